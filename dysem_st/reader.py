@@ -1,0 +1,507 @@
+"""The input module: texts to views, views to prompts, and one component of the LLM at each prompt's last token."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor, nn
+
+from . import languages, prompts, residual
+from .body import LoadOptions, compiled_part, compute_dtype, load_body, parameter_versions, resolved_revision
+from .calls import install_encode, note_shortened
+from .card import use_card
+from .tokens import Lock, Prompt, PromptTokenizer, pad
+from .translation.base import Translator, resolve_translator, saved_form
+from .views import SOURCE, Versions, View, as_versions, check_text, complete
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+Missing = Literal["error", "drop"]
+# The authors' program cuts prompts at 512 tokens; a longer limit is one assignment away (`model.max_seq_length`).
+DEFAULT_MAX_SEQ_LENGTH = 512
+# The fewest rows of a forward pass, so that one text in twelve views is not twelve passes.
+MIN_ROWS = 8
+
+
+@dataclass
+class ReaderConfig:
+    """What a saved reader consists of, as JSON.
+
+    Args:
+        base: Where the LLM comes from (see `dysem_st.body.load_body`); None where the weights lie beside the config.
+        views: ``[language, template]`` pairs.
+        templates: The templates by code, each with ``{text}`` once.
+        revision: The base's commit, branch or tag.
+        base_license: The base model's license, for the model card.
+        gguf_file: The base's GGUF file, where it has one.
+        dtype: The dtype to load the base in, where one was asked for.
+        source_language: The language of plain-string inputs.
+        component: ``"attention"``, ``"ffn"`` or ``"hidden"``.
+        layers: See `dysem_st.residual.layer_range`.
+        readout: ``"residual"`` or ``"module"``.
+        layout: A `BlockLayout` as a mapping, for architectures outside `dysem_st.residual.LAYOUTS`.
+        missing: What a text without a version in some language does: ``"error"`` or ``"drop"`` that view for it.
+        max_seq_length: The most tokens of one prompt.
+        translator: A translator's saved form.
+        store_weights: Whether `save` writes the LLM's weights; None writes them where they were changed or where the
+            base is a local folder or an object, which no one else could load.
+    """
+
+    base: str | None
+    views: list[list[str]]
+    templates: dict[str, str]
+    revision: str | None = None
+    base_license: str | None = None
+    gguf_file: str | None = None
+    dtype: str | None = None
+    source_language: str = "eng_Latn"
+    component: residual.Component = "attention"
+    layers: Any = "all"
+    readout: residual.Readout = "residual"
+    layout: dict[str, str] | None = None
+    missing: Missing = "error"
+    max_seq_length: int | None = None
+    translator: dict[str, Any] | None = None
+    store_weights: bool | None = None
+    notes: str = field(default="", metadata={"doc": "A remark for the model card, such as a provisional choice."})
+
+    def __post_init__(self) -> None:
+        """Check what does not need the model.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            ValueError: A value is not among its choices.
+        """
+        self.source_language = languages.resolve(self.source_language)
+        for name, choices in (
+            ("component", residual.COMPONENTS),
+            ("readout", residual.READOUTS),
+            ("missing", ("error", "drop")),
+        ):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+        self.views = [list(View(*pair)) for pair in self.views]
+        for language, template in self.views:
+            if template not in self.templates:
+                raise ValueError(f"the view ({language}, {template}) has no template; there are {list(self.templates)}")
+        for name, template in self.templates.items():
+            prompts.check_template(name, template)
+        if isinstance(self.layers, tuple):
+            self.layers = list(self.layers)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ReaderConfig:
+        """Rebuild a saved configuration.
+
+        Raises:
+            ValueError: It holds keys that this version does not know.
+        """
+        if unknown := sorted(set(values) - set(cls.__dataclass_fields__)):
+            raise ValueError(f"unknown settings {unknown}: was this model saved by a newer dysem_st?")
+        return cls(**values)
+
+
+class ViewReader(InputModule):
+    """Reads each text in m views and returns one vector a view, ``[B, m, d]`` (DySem §3.1, Eq. 10 to 11).
+
+    Args:
+        body: The decoder without its head; None makes a module that can be saved but not run.
+        tokenizer: Its tokenizer.
+        config: The settings.
+        translator: Where missing language versions come from; by default what ``config.translator`` names.
+
+    Raises:
+        ValueError: The architecture is unknown, or ``config.layers`` or ``config.layout`` do not fit the body.
+    """
+
+    config_file_name = "dysem_config.json"
+    forward_kwargs = {"language", "missing"}
+
+    def __init__(
+        self,
+        body: nn.Module | None,
+        tokenizer: Any,  # noqa: ANN401
+        config: ReaderConfig,
+        translator: Translator | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.reader_config = config
+        self.views = [View(*pair) for pair in config.views]
+        self.translator = translator if translator is not None else resolve_translator(config.translator)
+        self.tokenizer = tokenizer
+        self._lock = Lock()
+        self._loaded_versions = parameter_versions(body) if body is not None else {}
+        if body is None:
+            return
+        self.layout = (
+            residual.BlockLayout.from_dict(config.layout) if config.layout else residual.find_layout(body)
+        )
+        residual.layer_range(config.layers, len(residual.blocks_of(body, self.layout)), config.component)
+        limit = getattr(residual.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
+        self.max_seq_length = config.max_seq_length or min(DEFAULT_MAX_SEQ_LENGTH, limit)
+        if config.layout:
+            self._check_layout()
+
+    @property
+    def tokenizer(self) -> Any:  # noqa: ANN401
+        """The base model's tokenizer."""
+        return self._prompt_tokenizer.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, value: Any) -> None:  # noqa: ANN401
+        self._prompt_tokenizer = PromptTokenizer(value)
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """The most tokens of one prompt, template included; a longer text is shortened inside its quotes.
+
+        Raises:
+            TypeError: It is set to something else than an integer.
+            ValueError: It is set to less than a template has tokens.
+        """
+        return self.reader_config.max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"max_seq_length is a number of tokens, got {value!r}")
+        bare = [Prompt(*_around(self.reader_config.templates[view.template])) for view in self.views]
+        self._prompt_tokenizer.encode(bare, value)
+        self.reader_config.max_seq_length = value
+
+    def get_embedding_dimension(self) -> int | None:
+        """Return d, the width of one view's vector; None without a body."""
+        return None if self.body is None else int(residual.unwrap(self.body).config.hidden_size)
+
+    def on_model_ready(self, model: SentenceTransformer) -> None:
+        """Give the model its card, and the `encode` that takes one source language a text and reports once a call."""
+        use_card(model)
+        install_encode(model)
+
+    def preprocess(
+        self,
+        inputs: Sequence[str | Mapping[str, str]],
+        prompt: str | None = None,
+        *,
+        language: str | Sequence[str] | None = None,
+        missing: Missing | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
+        task: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> dict[str, Tensor]:
+        """Turn B inputs into B*m tokenised prompts.
+
+        Args:
+            inputs: Strings, or mappings ``{language code: text}`` of ready translations.
+            prompt: Put in front of the whole filled template, in every view, as it is. The template stays last and
+                whole, so the method still reads at its end.
+            language: The source language: one code, or one for each input. Default: the model's `source_language`.
+            missing: ``"error"`` or ``"drop"``; default: the model's own.
+            processing_kwargs: Refused: tokenisation has no options of its own here.
+            task: Ignored; `encode_query` and `encode_document` pass it to every model.
+            kwargs: Ignored; other modules' arguments.
+
+        Returns:
+            ``input_ids`` and ``attention_mask`` ``[B, m, T]``, ``view_mask`` ``[B, m]`` (which views are there) and
+            ``source_view`` ``[B]`` (the view that holds the source-language text, -1 where there is none).
+
+        Raises:
+            TypeError: An input is neither a string nor a mapping of strings; its position is named.
+            ValueError: A version is missing, a language is unknown, or ``max_seq_length`` is shorter than a template.
+            TranslationError: The translator failed.
+        """
+        if processing_kwargs:
+            raise ValueError(f"processing_kwargs={dict(processing_kwargs)!r}: set options on model[0].tokenizer instead")
+        missing = missing or self.reader_config.missing
+        if missing not in ("error", "drop"):
+            raise ValueError(f"missing={missing!r}: choose one of error, drop")
+        texts = self._versions(inputs, language)
+        texts = complete(texts, self.views, self.translator)
+        view_mask = torch.tensor(
+            [[view.language == SOURCE or view.language in text for view in self.views] for text in texts]
+        ).reshape(len(texts), len(self.views))
+        self._check_missing(texts, view_mask, missing)
+        filled: list[Prompt] = []
+        for text, present in zip(texts, view_mask.tolist(), strict=True):
+            for view, there in zip(self.views, present, strict=True):
+                if there:
+                    version = text[text.source if view.language == SOURCE else view.language]
+                    head, tail = prompts.split(self.reader_config.templates[view.template], prompt or "")
+                    filled.append(Prompt(head, prompts.normalise(version), tail))
+        encoded, shortened = self._prompt_tokenizer.encode(filled, self.max_seq_length or DEFAULT_MAX_SEQ_LENGTH)
+        if shortened:
+            owner = torch.nonzero(view_mask)[:, 0]
+            note_shortened(len(set(owner[shortened].tolist())), len(texts), self.max_seq_length)
+        rows = iter(encoded)
+        ids, mask = pad([next(rows) if there else [] for there in view_mask.flatten().tolist()], self._pad_id())
+        shape = (len(texts), len(self.views), -1)
+        return {
+            "input_ids": ids.reshape(shape),
+            "attention_mask": mask.reshape(shape),
+            "view_mask": view_mask,
+            "source_view": torch.tensor([self._source_view(text) for text in texts]),
+        }
+
+    def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:  # noqa: ANN401
+        """Read every view's last token; add ``view_vectors`` ``[B, m, d]`` float32, zeros where a view is absent.
+
+        Raises:
+            FloatingPointError: A vector holds NaN or infinity: the body overflows in its dtype.
+            RuntimeError: The module was made without a body, or the body was compiled.
+        """
+        body = self._running_body()
+        if (part := compiled_part(body)) is not None:
+            raise RuntimeError(
+                f"{part} is compiled by torch.compile, inside which hooks read nothing; load the model without it"
+            )
+        view_mask = features["view_mask"]
+        ids, mask = features["input_ids"][view_mask], features["attention_mask"][view_mask]
+        width = residual.unwrap(body).config.hidden_size
+        vectors = torch.zeros(*view_mask.shape, width, device=view_mask.device)
+        if len(ids):
+            vectors[view_mask] = self._read(body, ids, mask, max(MIN_ROWS, len(view_mask)))
+        features["view_vectors"] = vectors
+        return features
+
+    def _read(self, body: nn.Module, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
+        """Read prompts ``[N, T]`` in passes of similar length, and put the results ``[N, d]`` back in order."""
+        lengths = mask.sum(-1)
+        order = torch.argsort(lengths, descending=True, stable=True)
+        parts = []
+        for chunk in order.split(rows):
+            width = int(lengths[chunk].max())
+            batch = {"input_ids": ids[chunk, :width], "attention_mask": mask[chunk, :width]}
+            with self._lock:  # hooks live on shared modules
+                part = residual.read(
+                    body,
+                    lambda batch=batch: body(**batch, use_cache=False),  # type: ignore[misc]
+                    lengths[chunk] - 1,
+                    layout=self.layout,
+                    component=self.reader_config.component,
+                    layers=self.reader_config.layers,
+                    readout=self.reader_config.readout,
+                )
+            parts.append(part.to(ids.device))
+        vectors = torch.empty_like(torch.cat(parts))
+        vectors[order] = torch.cat(parts)
+        if not bool(torch.isfinite(vectors).all()):
+            raise FloatingPointError(
+                f"{int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} prompts gave NaN or infinity in "
+                f"{compute_dtype(body)}: this model overflows in it. Load it with model_kwargs={{'dtype': "
+                "torch.bfloat16}} or torch.float32"
+            )
+        return vectors
+
+    def _versions(
+        self, inputs: Sequence[str | Mapping[str, str]], language: str | Sequence[str] | None
+    ) -> list[Versions]:
+        checked = [check_text(value, position) for position, value in enumerate(inputs)]
+        stated: list[str | None]
+        if language is None or isinstance(language, str):
+            stated = [languages.resolve(language) if language is not None else None] * len(checked)
+        else:
+            stated = [languages.resolve(code) for code in language]
+            if len(stated) != len(checked):
+                raise ValueError(f"{len(stated)} languages for {len(checked)} inputs; give one, or one for each")
+        default = self.reader_config.source_language
+        return [
+            as_versions(value, code, default, position)
+            for position, (value, code) in enumerate(zip(checked, stated, strict=True))
+        ]
+
+    def _check_missing(self, texts: Sequence[Versions], view_mask: Tensor, missing: Missing) -> None:
+        absent = (~view_mask).any(-1) if missing == "error" else (~view_mask).all(-1)
+        for position in torch.nonzero(absent).flatten().tolist():
+            text = texts[position]
+            lacking = [
+                view.language
+                for view, there in zip(self.views, view_mask[position].tolist(), strict=True)
+                if not there
+            ]
+            where = self.translator.identity if self.translator is not None else "the model, which has no translator,"
+            raise ValueError(
+                f"{text[text.source]!r:.80} ({text.source}) has no version in {', '.join(dict.fromkeys(lacking))}: "
+                f"{where} gave none. Give the text as {{language code: text}}, set translator=..., leave absent "
+                "languages out with missing='drop', or build with prompt='source-text', which needs no translation"
+                + ("" if missing == "error" else ". Nothing is left of this text to read")
+            )
+
+    def _source_view(self, text: Versions) -> int:
+        """Return the view whose text is in the source language, one in that language's template first."""
+        holding = [i for i, view in enumerate(self.views) if view.language in (SOURCE, text.source)]
+        return next((i for i in holding if self.views[i].template == text.source), holding[0] if holding else -1)
+
+    def _pad_id(self) -> int:
+        return self._prompt_tokenizer.pad_id
+
+    def _running_body(self) -> nn.Module:
+        if self.body is None:
+            raise RuntimeError("this model was made to be saved (dysem-st export) and holds no LLM; load it to encode")
+        return self.body
+
+    def _check_layout(self) -> None:
+        ids, mask = pad(self._prompt_tokenizer.encode([Prompt(*_around(next(iter(self.reader_config.templates.values()))))], sys.maxsize)[0], self._pad_id())
+        body = self._running_body()
+        device = next(body.parameters()).device
+        batch = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+        with torch.inference_mode():
+            parts = residual.decompose(
+                body, lambda: body(**batch, use_cache=False), mask.sum(-1) - 1, layout=self.layout
+            )
+        tolerance = 1e-4 if compute_dtype(body) == torch.float32 else 0.05
+        if not parts.error() < tolerance:
+            raise ValueError(
+                f"the layout {self.layout.to_dict()} does not satisfy h^L = h^0 + A + F: the sides differ by "
+                f"{parts.error():.2g} of the largest value. Look for a norm or factor between a block's modules and "
+                "the residual stream (attention_added, ffn_added, scale)"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy's tensors count their versions anew, so what travels is whether the weights had changed.
+        return {**self.__dict__, "_loaded_versions": {} if self.weights_changed() else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._loaded_versions is None:
+            self._loaded_versions = parameter_versions(self.body) if self.body is not None else {}
+
+    def weights_changed(self) -> bool:
+        """Tell whether the LLM's weights differ from those that were loaded."""
+        return self.body is not None and parameter_versions(self.body) != self._loaded_versions
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the configuration that `save` writes."""
+        config = asdict(self.reader_config)
+        config["translator"] = saved_form(self.translator)
+        return config
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ANN401
+        """Write the configuration, and the LLM with its tokenizer where they cannot be had from the base again."""
+        config = self.reader_config
+        store = config.store_weights
+        if store is None:
+            local = config.base is None or Path(config.base).exists()
+            store = self.body is not None and (local or self.weights_changed())
+        if self.translator is not None and saved_form(self.translator) is None:
+            logger.warning(
+                "The translator %s cannot be saved with the model: pass translator=... to dysem_st.load again",
+                self.translator.identity,
+            )
+        base, revision = config.base, config.revision
+        try:
+            if store:
+                self._running_body().save_pretrained(output_path)  # type: ignore[operator]
+                self.tokenizer.save_pretrained(output_path)
+                config.base = config.revision = None
+            self.save_config(output_path)
+        finally:
+            config.base, config.revision = base, revision
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        trust_remote_code: bool = False,
+        model_kwargs: dict[str, Any] | None = None,
+        processor_kwargs: dict[str, Any] | None = None,
+        config_kwargs: dict[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        translator: Translator | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Self:
+        """Load a saved reader and the LLM that it names (sentence-transformers calls this).
+
+        Args:
+            model_name_or_path: A folder or a Hub repository.
+            subfolder: Where in it the configuration lies.
+            token: See sentence-transformers, as for the arguments that follow.
+            cache_folder: Where Hub files are kept.
+            revision: The repository's revision; the base's own is in the configuration.
+            local_files_only: Never ask the Hub.
+            trust_remote_code: Let the base model run code from its repository.
+            model_kwargs: For ``AutoModel.from_pretrained``.
+            processor_kwargs: For ``AutoTokenizer.from_pretrained``.
+            config_kwargs: For ``AutoConfig.from_pretrained``.
+            overrides: Settings to use instead of the saved ones.
+            translator: A translator to use instead of the saved one.
+            kwargs: Ignored.
+
+        Raises:
+            FileNotFoundError: There is no saved reader there.
+            OSError: The base model cannot be loaded.
+        """
+        hub = {"token": token, "cache_folder": cache_folder, "local_files_only": local_files_only}
+        saved = cls.load_config(model_name_or_path, subfolder=subfolder, revision=revision, **hub)  # type: ignore[arg-type]
+        if not saved:
+            raise FileNotFoundError(f"no {cls.config_file_name} in {model_name_or_path}")
+        config = ReaderConfig.from_dict({**saved, **(overrides or {})})
+        options = LoadOptions(
+            revision=config.revision if config.base is not None else revision,
+            trust_remote_code=trust_remote_code,
+            model_kwargs=dict(model_kwargs or {}),
+            processor_kwargs=dict(processor_kwargs or {}),
+            config_kwargs=dict(config_kwargs or {}),
+            **hub,  # type: ignore[arg-type]
+        )
+        return cls.from_base(config, options, translator, folder=model_name_or_path)
+
+    @classmethod
+    def from_base(
+        cls,
+        config: ReaderConfig,
+        options: LoadOptions,
+        translator: Translator | None = None,
+        folder: str | None = None,
+    ) -> Self:
+        """Load the LLM that a configuration names and make a reader of it.
+
+        Args:
+            config: The settings.
+            options: How to load the LLM.
+            translator: Where missing language versions come from.
+            folder: Where the weights lie if ``config.base`` is None.
+        """
+        source = config.base if config.base is not None else folder
+        if source is None:
+            raise ValueError("the configuration names no base model")
+        if config.gguf_file:
+            options.model_kwargs.setdefault("gguf_file", config.gguf_file)
+        if config.dtype and "torch_dtype" not in options.model_kwargs:
+            options.model_kwargs.setdefault("dtype", config.dtype)
+        body, tokenizer = load_body(source, options)
+        if config.base is not None:
+            config.revision = resolved_revision(config.base, config.revision, options.cache_folder)
+        return cls(body, tokenizer, config, translator)
+
+    def __repr__(self) -> str:
+        config = self.reader_config
+        return (
+            f"{type(self).__name__}(base={config.base!r}, views={[tuple(view) for view in self.views]}, "
+            f"component={config.component!r}, layers={config.layers!r}, readout={config.readout!r})"
+        )
+
+
+def _around(template: str) -> tuple[str, str, str]:
+    head, tail = prompts.split(template)
+    return head, "", tail

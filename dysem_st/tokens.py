@@ -1,0 +1,175 @@
+"""Prompts to token ids: the template whole, the text inside it shortened if it must be, no special token from a text."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Prompt(NamedTuple):
+    """A filled template in three parts; ``text`` is the only one that may be shortened."""
+
+    head: str
+    text: str
+    tail: str
+
+
+class Lock:
+    """A lock that copies and pickles as a fresh one, so that the modules that hold it can travel to workers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+class PromptTokenizer:
+    """Tokenises prompts with a Hugging Face tokenizer.
+
+    Args:
+        tokenizer: A fast or slow tokenizer. What it adds by default in front (a beginning-of-sequence token) stays;
+            what it adds behind is dropped, since the method reads the prompt's own last token.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401
+        self.tokenizer = tokenizer
+        self._lock = Lock()
+        special = {str(token) for token in getattr(tokenizer, "all_special_tokens", [])}
+        special |= {
+            token.content for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special
+        }
+        longest_first = sorted((token for token in special if token), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills padded positions; which one is never seen by a real token."""
+        return int(getattr(self.tokenizer, "pad_token_id", None) or 0)
+
+    def encode(self, prompts: Sequence[Prompt], max_length: int) -> tuple[list[list[int]], list[int]]:
+        """Tokenise prompts, shortening the text of those that do not fit.
+
+        Args:
+            prompts: Filled templates.
+            max_length: The most tokens a row may have.
+
+        Returns:
+            The token ids of each prompt, and the positions of those whose text was shortened.
+
+        Raises:
+            ValueError: A template alone, without any text, is longer than ``max_length``.
+        """
+        rows = self._encode(prompts)
+        shortened = [position for position, row in enumerate(rows) if len(row) > max_length]
+        for position in shortened:
+            rows[position] = self._shorten(prompts[position], len(rows[position]), max_length)
+        return rows, shortened
+
+    def _shorten(self, prompt: Prompt, length: int, max_length: int) -> list[int]:
+        row = self._encode([prompt._replace(text="")])[0]
+        if len(row) > max_length:
+            raise ValueError(
+                f"max_seq_length={max_length} is less than the {len(row)} tokens of the template "
+                f"{prompt.head + '{text}' + prompt.tail!r} itself; raise max_seq_length (model.max_seq_length = ...)"
+            )
+        # Find the longest prefix that fits. `fits` and `over` are lengths in characters known to fit and not to fit.
+        fits, over = 0, len(prompt.text)
+        guess = over * (max_length - len(row)) // max(length - len(row), 1)
+        probes = [guess, min(2 * guess + 64, over)]
+        while over - fits > 1:
+            cut = probes.pop(0) if probes else (fits + over) // 2
+            if not fits < cut < over:
+                continue
+            candidate = self._encode([prompt._replace(text=prompt.text[:cut])])[0]
+            if len(candidate) <= max_length:
+                fits, row = cut, candidate
+            else:
+                over = cut
+        return row
+
+    def _encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        if self._special is None:
+            return self._plain(["".join(prompt) for prompt in prompts], special=False)
+        # A template may hold special tokens; a text may only look as if it did.
+        in_template = [bool(self._special.search(prompt.head + "\0" + prompt.tail)) for prompt in prompts]
+        in_both = [
+            flag and bool(self._special.search(prompt.text))
+            for flag, prompt in zip(in_template, prompts, strict=True)
+        ]
+        rows: list[list[int]] = [[] for _ in prompts]
+        for special in (False, True):
+            chosen = [i for i, flag in enumerate(in_template) if flag == special and not in_both[i]]
+            encoded = self._plain(["".join(prompts[i]) for i in chosen], special=special)
+            for i, row in zip(chosen, encoded, strict=True):
+                rows[i] = row
+        for i, both in enumerate(in_both):
+            if both:
+                head, text, tail = prompts[i]
+                (first,) = self._plain([head], special=True)
+                (middle,) = self._plain([text], special=False, add=False)
+                (last,) = self._plain([tail], special=True, add=False)
+                rows[i] = first + middle + last
+        return rows
+
+    def _plain(self, strings: list[str], *, special: bool, add: bool = True) -> list[list[int]]:
+        if not strings:
+            return []
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            encoded = self.tokenizer(
+                strings, add_special_tokens=add, split_special_tokens=not special, return_special_tokens_mask=True
+            )
+            pairs = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
+            return [_without_trailing(ids, mask) for ids, mask in pairs]
+        # Straight to the backend: a call on the tokenizer sets padding, truncation and special tokens on shared state
+        # each time, which fails under threads ("Already borrowed").
+        with self._lock:
+            if backend.truncation is not None:
+                backend.no_truncation()
+            if backend.padding is not None:
+                backend.no_padding()
+            if backend.encode_special_tokens == special:
+                backend.encode_special_tokens = not special
+            encodings = backend.encode_batch(strings, add_special_tokens=add)
+        return [_without_trailing(encoding.ids, encoding.special_tokens_mask) for encoding in encodings]
+
+
+def _without_trailing(ids: list[int], special: list[int]) -> list[int]:
+    end = len(ids)
+    while end > 1 and special[end - 1]:
+        end -= 1
+    return list(ids[:end])
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Pad rows on the right: under a causal mask every real token then computes what it computes alone.
+
+    Args:
+        rows: Token ids, possibly empty, of N prompts.
+        pad_id: What to fill with.
+
+    Returns:
+        ``input_ids`` and ``attention_mask``, both ``[N, T]`` integers.
+    """
+    width = max((len(row) for row in rows), default=0)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for position, row in enumerate(rows):
+        ids[position, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[position, : len(row)] = 1
+    return ids, mask
