@@ -2,11 +2,11 @@
 
 from ._version import __version__
 from .calibration import calibrate
+from .layouts import BlockLayout
 from .model import build, export, load
 from .packaged import PACKAGED
 from .pooling import ConsensusPooling
 from .reader import ViewReader
-from .residual import BlockLayout
 from .similarity import (
     joint_cosine,
     joint_dimensions,

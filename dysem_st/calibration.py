@@ -76,7 +76,9 @@ class Centering(Module):
         if differ:
             raise ValueError(
                 "the calibration was taken with other settings: "
-                + "; ".join(f"{key} was {self.fingerprint.get(key)!r:.200}, is {current[key]!r:.200}" for key in differ)
+                + "; ".join(
+                    f"{key} was {self.fingerprint.get(key)!r:.200}, is {current[key]!r:.200}" for key in differ
+                )
                 + ". Calibrate again, or load with calibration=None"
             )
 
@@ -210,9 +212,7 @@ def calibrate(
     """
     if not isinstance(model[0], ViewReader):
         raise ValueError(f"calibrate takes a DySem model; this one reads with {type(model[0]).__name__}")
-    means, counts = mean_vectors(
-        model, texts, batch_size=batch_size, show_progress_bar=show_progress_bar, **kwargs
-    )
+    means, counts = mean_vectors(model, texts, batch_size=batch_size, show_progress_bar=show_progress_bar, **kwargs)
     set_calibration(model, Centering(means, fingerprint(model[0]), int(counts.min())))
     return model
 

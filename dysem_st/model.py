@@ -14,10 +14,11 @@ from torch import nn
 
 from .body import LoadOptions, body_of
 from .calibration import Centering, set_calibration
+from .config import Missing, ReaderConfig
+from .layouts import BlockLayout, Component, Readout
 from .pooling import ConsensusPooling, RankBy, VectorChoice
 from .presets import ORGANISATION, Preset, find_preset, near_presets
-from .reader import Missing, ReaderConfig, ViewReader
-from .residual import BlockLayout, Component, Readout
+from .reader import ViewReader
 from .translation.base import resolve_translator
 from .views import make_views
 
@@ -68,9 +69,9 @@ def build(
         k: The most dimensions in a text's semantic set (paper Eq. 13).
         rank_by: Select dimensions by the ``"mean"`` (the paper) or by the ``"vector"`` (the authors' program).
         component: ``"attention"`` (A), ``"ffn"`` (F) or ``"hidden"`` (h); paper §5.2.
-        layers: ``"all"``, one layer, or ``(first, last)``; see `dysem_st.residual.layer_range`; paper §5.5.
+        layers: ``"all"``, one layer, or ``(first, last)``; see `dysem_st.layouts.layer_range`; paper §5.5.
         readout: ``"residual"``, what is added to the residual stream, or ``"module"``, what the module returned.
-        layout: Where an architecture outside `dysem_st.residual.LAYOUTS` keeps its contributions.
+        layout: Where an architecture outside `dysem_st.layouts.LAYOUTS` keeps its contributions.
         translator: Where missing language versions come from: a `Translator`, a function, or None.
         source_language: The language of plain-string inputs.
         missing: ``"error"`` or ``"drop"``: what a text without a version in some language does.

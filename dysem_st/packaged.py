@@ -79,7 +79,9 @@ def resolve_packaged(base: str) -> Path:
     """
     name = base.removeprefix(SCHEME)
     if name not in PACKAGED:
-        raise ValueError(f"unknown packaged model {base!r}; the choices are {', '.join(SCHEME + key for key in PACKAGED)}")
+        raise ValueError(
+            f"unknown packaged model {base!r}; the choices are {', '.join(SCHEME + key for key in PACKAGED)}"
+        )
     model = PACKAGED[name]
     target = cache_folder() / "models" / f"{name}-{model.sha256[:12]}-f32"
     if not target.is_dir():

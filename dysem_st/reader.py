@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 
-from . import languages, prompts, residual
+from . import languages, layouts, prompts, residual
 from .body import LoadOptions, compiled_part, compute_dtype, load_body, parameter_versions, resolved_revision
 from .calls import install_encode, note_shortened
 from .card import use_card
+from .config import Missing, ReaderConfig
 from .tokens import Lock, Prompt, PromptTokenizer, pad
 from .translation.base import Translator, resolve_translator, saved_form
 from .views import SOURCE, Versions, View, as_versions, check_text, complete
@@ -31,89 +32,10 @@ else:
 
 logger = logging.getLogger(__name__)
 
-Missing = Literal["error", "drop"]
 # The authors' program cuts prompts at 512 tokens; a longer limit is one assignment away (`model.max_seq_length`).
 DEFAULT_MAX_SEQ_LENGTH = 512
 # The fewest rows of a forward pass, so that one text in twelve views is not twelve passes.
 MIN_ROWS = 8
-
-
-@dataclass
-class ReaderConfig:
-    """What a saved reader consists of, as JSON.
-
-    Args:
-        base: Where the LLM comes from (see `dysem_st.body.load_body`); None where the weights lie beside the config.
-        views: ``[language, template]`` pairs.
-        templates: The templates by code, each with ``{text}`` once.
-        revision: The base's commit, branch or tag.
-        base_license: The base model's license, for the model card.
-        gguf_file: The base's GGUF file, where it has one.
-        dtype: The dtype to load the base in, where one was asked for.
-        source_language: The language of plain-string inputs.
-        component: ``"attention"``, ``"ffn"`` or ``"hidden"``.
-        layers: See `dysem_st.residual.layer_range`.
-        readout: ``"residual"`` or ``"module"``.
-        layout: A `BlockLayout` as a mapping, for architectures outside `dysem_st.residual.LAYOUTS`.
-        missing: What a text without a version in some language does: ``"error"`` or ``"drop"`` that view for it.
-        max_seq_length: The most tokens of one prompt.
-        translator: A translator's saved form.
-        store_weights: Whether `save` writes the LLM's weights; None writes them where they were changed or where the
-            base is a local folder or an object, which no one else could load.
-    """
-
-    base: str | None
-    views: list[list[str]]
-    templates: dict[str, str]
-    revision: str | None = None
-    base_license: str | None = None
-    gguf_file: str | None = None
-    dtype: str | None = None
-    source_language: str = "eng_Latn"
-    component: residual.Component = "attention"
-    layers: Any = "all"
-    readout: residual.Readout = "residual"
-    layout: dict[str, str] | None = None
-    missing: Missing = "error"
-    max_seq_length: int | None = None
-    translator: dict[str, Any] | None = None
-    store_weights: bool | None = None
-    notes: str = field(default="", metadata={"doc": "A remark for the model card, such as a provisional choice."})
-
-    def __post_init__(self) -> None:
-        """Check what does not need the model.
-
-        Raises:
-            TypeError: A value has the wrong type.
-            ValueError: A value is not among its choices.
-        """
-        self.source_language = languages.resolve(self.source_language)
-        for name, choices in (
-            ("component", residual.COMPONENTS),
-            ("readout", residual.READOUTS),
-            ("missing", ("error", "drop")),
-        ):
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
-        self.views = [list(View(*pair)) for pair in self.views]
-        for language, template in self.views:
-            if template not in self.templates:
-                raise ValueError(f"the view ({language}, {template}) has no template; there are {list(self.templates)}")
-        for name, template in self.templates.items():
-            prompts.check_template(name, template)
-        if isinstance(self.layers, tuple):
-            self.layers = list(self.layers)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ReaderConfig:
-        """Rebuild a saved configuration.
-
-        Raises:
-            ValueError: It holds keys that this version does not know.
-        """
-        if unknown := sorted(set(values) - set(cls.__dataclass_fields__)):
-            raise ValueError(f"unknown settings {unknown}: was this model saved by a newer dysem_st?")
-        return cls(**values)
 
 
 class ViewReader(InputModule):
@@ -149,11 +71,9 @@ class ViewReader(InputModule):
         self._loaded_versions = parameter_versions(body) if body is not None else {}
         if body is None:
             return
-        self.layout = (
-            residual.BlockLayout.from_dict(config.layout) if config.layout else residual.find_layout(body)
-        )
-        residual.layer_range(config.layers, len(residual.blocks_of(body, self.layout)), config.component)
-        limit = getattr(residual.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
+        self.layout = layouts.BlockLayout.from_dict(config.layout) if config.layout else layouts.find_layout(body)
+        layouts.layer_range(config.layers, len(layouts.blocks_of(body, self.layout)), config.component)
+        limit = getattr(layouts.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
         self.max_seq_length = config.max_seq_length or min(DEFAULT_MAX_SEQ_LENGTH, limit)
         if config.layout:
             self._check_layout()
@@ -187,7 +107,7 @@ class ViewReader(InputModule):
 
     def get_embedding_dimension(self) -> int | None:
         """Return d, the width of one view's vector; None without a body."""
-        return None if self.body is None else int(residual.unwrap(self.body).config.hidden_size)
+        return None if self.body is None else int(layouts.unwrap(self.body).config.hidden_size)
 
     def on_model_ready(self, model: SentenceTransformer) -> None:
         """Give the model its card, and the `encode` that takes one source language a text and reports once a call."""
@@ -227,7 +147,9 @@ class ViewReader(InputModule):
             TranslationError: The translator failed.
         """
         if processing_kwargs:
-            raise ValueError(f"processing_kwargs={dict(processing_kwargs)!r}: set options on model[0].tokenizer instead")
+            raise ValueError(
+                f"processing_kwargs={dict(processing_kwargs)!r}: set options on model[0].tokenizer instead"
+            )
         missing = missing or self.reader_config.missing
         if missing not in ("error", "drop"):
             raise ValueError(f"missing={missing!r}: choose one of error, drop")
@@ -272,7 +194,7 @@ class ViewReader(InputModule):
             )
         view_mask = features["view_mask"]
         ids, mask = features["input_ids"][view_mask], features["attention_mask"][view_mask]
-        width = residual.unwrap(body).config.hidden_size
+        width = layouts.unwrap(body).config.hidden_size
         vectors = torch.zeros(*view_mask.shape, width, device=view_mask.device)
         if len(ids):
             vectors[view_mask] = self._read(body, ids, mask, max(MIN_ROWS, len(view_mask)))
@@ -356,7 +278,12 @@ class ViewReader(InputModule):
         return self.body
 
     def _check_layout(self) -> None:
-        ids, mask = pad(self._prompt_tokenizer.encode([Prompt(*_around(next(iter(self.reader_config.templates.values()))))], sys.maxsize)[0], self._pad_id())
+        ids, mask = pad(
+            self._prompt_tokenizer.encode(
+                [Prompt(*_around(next(iter(self.reader_config.templates.values()))))], sys.maxsize
+            )[0],
+            self._pad_id(),
+        )
         body = self._running_body()
         device = next(body.parameters()).device
         batch = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

@@ -215,7 +215,9 @@ class _Side:
 def _scaled(vector: Tensor) -> Tensor:
     """Divide each row by its largest entry: cosine does not change, and no square over- or underflows."""
     largest = vector.abs().amax(dim=-1, keepdim=True) if vector.shape[-1] else vector.sum(-1, keepdim=True)
-    return torch.nan_to_num(vector / torch.where(largest > 0, largest, torch.ones_like(largest)), nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.nan_to_num(
+        vector / torch.where(largest > 0, largest, torch.ones_like(largest)), nan=0.0, posinf=0.0, neginf=0.0
+    )
 
 
 def _ratio(numerator: Tensor, square_x: Tensor, square_y: Tensor) -> Tensor:

@@ -108,8 +108,7 @@ class PromptTokenizer:
         # A template may hold special tokens; a text may only look as if it did.
         in_template = [bool(self._special.search(prompt.head + "\0" + prompt.tail)) for prompt in prompts]
         in_both = [
-            flag and bool(self._special.search(prompt.text))
-            for flag, prompt in zip(in_template, prompts, strict=True)
+            flag and bool(self._special.search(prompt.text)) for flag, prompt in zip(in_template, prompts, strict=True)
         ]
         rows: list[list[int]] = [[] for _ in prompts]
         for special in (False, True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,9 +77,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(VOCABULARY, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>")
 
 
 def make_body(name: str) -> torch.nn.Module:
@@ -93,7 +91,7 @@ def make_body(name: str) -> torch.nn.Module:
     return body
 
 
-@lru_cache(maxsize=None)
+@cache
 def _folder(name: str, root: Path) -> Path:
     path = root / name
     make_body(name).save_pretrained(path)
