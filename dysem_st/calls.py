@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import languages
-from .views import Versions, as_versions, check_text
+from .versions import Versions, as_versions, check_text, languages_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -54,7 +53,7 @@ def _warn_shortened(count: int, total: int, limit: int | None) -> None:
 def install_encode(model: SentenceTransformer) -> None:
     """Put this module's `encode` on a model."""
     # A partial, not a closure: it pickles with the model into worker processes.
-    model.encode = functools.partial(encode, model)  # type: ignore[method-assign]
+    model.encode = functools.partial(encode, model)
 
 
 def encode(model: SentenceTransformer, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -107,12 +106,11 @@ def _as_list(inputs: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _with_languages(batch: Sequence[str | Mapping[str, str]], language: Any) -> list[Versions]:  # noqa: ANN401
-    codes = [languages.resolve(code) for code in _as_list(language)]
-    if len(codes) != len(batch):
-        raise ValueError(f"{len(codes)} languages for {len(batch)} texts; give one, or one for each text")
+    codes = languages_of(batch, _as_list(language))
     return [
         as_versions(value, code, code, position)
         for position, (value, code) in enumerate(zip(batch, codes, strict=True))
+        if code is not None
     ]
 
 

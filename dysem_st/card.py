@@ -65,13 +65,13 @@ class DySemModelCardData(SentenceTransformerModelCardData):
 
     def try_to_set_base_model(self) -> None:
         """Take the base model from the reader's configuration, without asking the Hub."""
-        config = self.model[0].reader_config  # type: ignore[index,union-attr]
+        config = self.model[0].reader_config
         if config.base and not is_packaged(config.base) and not Path(config.base).exists():
             self.base_model, self.base_model_revision = config.base, config.revision
 
     def get_default_model_name(self) -> str:
         """Return the card's title."""
-        base = self.model[0].reader_config.base  # type: ignore[index,union-attr]
+        base = self.model[0].reader_config.base
         return f"DySem on {Path(base).name if Path(base).exists() else base}" if base else "DySem model"
 
     def run_usage_snippet(self) -> None:
@@ -79,7 +79,7 @@ class DySemModelCardData(SentenceTransformerModelCardData):
 
     def generate_usage_snippet(self) -> str:
         """Return code that runs with this model: ready translations where its views need them."""
-        reader = self.model[0]  # type: ignore[index]
+        reader = self.model[0]
         needed = list(dict.fromkeys(view.language for view in reader.views if view.language != SOURCE))
         source = reader.reader_config.source_language
         lines = [
@@ -109,13 +109,13 @@ class DySemModelCardData(SentenceTransformerModelCardData):
 
         metadata = super().get_model_specific_metadata()
         model = self.model
-        config = model[0].reader_config  # type: ignore[index,union-attr]
-        pooling = next(module for module in model if isinstance(module, ConsensusPooling))  # type: ignore[union-attr]
-        centering = next((module for module in model if isinstance(module, Centering)), None)  # type: ignore[union-attr]
+        config = model[0].reader_config
+        pooling = next(module for module in model if isinstance(module, ConsensusPooling))
+        centering = next((module for module in model if isinstance(module, Centering)), None)
         metadata.update(
             similarity_fn_name="joint-dimension cosine (DySem)"
-            if not model.similarity_fn_name  # type: ignore[union-attr]
-            else model.similarity_fn_name,  # type: ignore[union-attr]
+            if not model.similarity_fn_name
+            else model.similarity_fn_name,
             dysem=config,
             referenced=config.base if config.base and not Path(config.base).exists() else None,
             pooling=pooling,
@@ -129,7 +129,7 @@ class DySemModelCardData(SentenceTransformerModelCardData):
                 }
                 for language, template in config.views
             ],
-            translator=None if model[0].translator is None else model[0].translator.identity,  # type: ignore[index,union-attr]
+            translator=None if model[0].translator is None else model[0].translator.identity,
             needs_translator=any(language != SOURCE for language, _ in config.views),
         )
         return metadata

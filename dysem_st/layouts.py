@@ -86,9 +86,16 @@ LAYOUTS: dict[str, BlockLayout] = {
 
 def unwrap(body: nn.Module) -> nn.Module:
     """Return the text decoder inside a body that PEFT or a multimodal model wraps."""
-    if hasattr(body, "peft_config") and hasattr(body, "get_base_model"):
-        body = body.get_base_model()
+    get_base_model: Any = getattr(body, "get_base_model", None)
+    if get_base_model is not None and hasattr(body, "peft_config"):
+        body = get_base_model()
     return getattr(body, "language_model", body)
+
+
+def width_of(body: nn.Module) -> int:
+    """Return d, the width of the residual stream."""
+    config: Any = unwrap(body).config
+    return int(config.hidden_size)
 
 
 def find_layout(body: nn.Module) -> BlockLayout:
@@ -104,8 +111,8 @@ def find_layout(body: nn.Module) -> BlockLayout:
     lists = [name for name, child in unwrap(body).named_modules() if isinstance(child, nn.ModuleList) and len(child)]
     children = []
     if lists:
-        block = unwrap(body).get_submodule(lists[0])[0]  # type: ignore[index]
-        children = [name for name, _ in block.named_children()]
+        stack: Any = unwrap(body).get_submodule(lists[0])
+        children = [name for name, _ in stack[0].named_children()]
     raise ValueError(
         f"{type(unwrap(body)).__name__} (model_type {model_type!r}) is not among the architectures whose residual "
         f"stream is known: {', '.join(sorted(LAYOUTS))}. Its lists of blocks are {lists or 'none'}, and the first "

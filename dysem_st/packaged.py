@@ -74,14 +74,13 @@ def resolve_packaged(base: str) -> Path:
         A folder that ``AutoModel`` and ``AutoTokenizer`` load.
 
     Raises:
-        ImportError: The package, or one that the conversion needs, is not installed; with the command that installs it.
+        ImportError: The package, or one that the conversion needs, is not installed; it names the install command.
         ValueError: No such packaged model is known, or its checksum does not match.
     """
     name = base.removeprefix(SCHEME)
     if name not in PACKAGED:
-        raise ValueError(
-            f"unknown packaged model {base!r}; the choices are {', '.join(SCHEME + key for key in PACKAGED)}"
-        )
+        choices = ", ".join(SCHEME + key for key in PACKAGED)
+        raise ValueError(f"unknown packaged model {base!r}; the choices are {choices}")
     model = PACKAGED[name]
     target = cache_folder() / "models" / f"{name}-{model.sha256[:12]}-f32"
     if not target.is_dir():

@@ -95,7 +95,7 @@ def pool(
 
 
 class ConsensusPooling(Module):
-    """Turns ``view_vectors`` ``[B, m, d]`` into ``vector`` ``[B, d]``, ``mask`` ``[B, d]`` and packed rows ``[B, 2d]``.
+    """Turns ``view_vectors`` ``[B, m, d]`` into ``vector`` and ``mask`` ``[B, d]`` and packed rows ``[B, 2d]``.
 
     It also gives the model its similarity: `joint_cosine` and `pairwise_joint_cosine`, unless the model was loaded
     with a ``similarity_fn_name`` of sentence-transformers' own.
@@ -151,7 +151,7 @@ class ConsensusPooling(Module):
             return  # the caller asked for one of sentence-transformers' own functions
         model._similarity = joint_cosine
         model._similarity_pairwise = pairwise_joint_cosine
-        model._similarity_fn_name = JOINT_COSINE  # type: ignore[assignment]
+        model._similarity_fn_name = JOINT_COSINE
 
     def get_embedding_dimension(self) -> int | None:
         """Return 2d, the width of a packed row."""

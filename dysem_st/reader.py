@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,23 @@ import torch
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 
-from . import languages, layouts, prompts, residual
-from .body import LoadOptions, compiled_part, compute_dtype, load_body, parameter_versions, resolved_revision
+from . import layouts, prompts, residual
+from .body import (
+    LoadOptions,
+    check_identity,
+    compiled_part,
+    compute_dtype,
+    load_body,
+    parameter_versions,
+    resolved_revision,
+)
 from .calls import install_encode, note_shortened
 from .card import use_card
 from .config import Missing, ReaderConfig
 from .tokens import Lock, Prompt, PromptTokenizer, pad
 from .translation.base import Translator, resolve_translator, saved_form
-from .views import SOURCE, Versions, View, as_versions, check_text, complete
+from .versions import Versions, as_versions, check_present, check_text, complete, languages_of
+from .views import SOURCE, View
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -76,7 +86,9 @@ class ViewReader(InputModule):
         limit = getattr(layouts.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
         self.max_seq_length = config.max_seq_length or min(DEFAULT_MAX_SEQ_LENGTH, limit)
         if config.layout:
-            self._check_layout()
+            template = next(iter(config.templates.values()))
+            ids = self._prompt_tokenizer.encode([Prompt(*_around(template))], sys.maxsize)[0]
+            check_identity(body, self.layout, torch.tensor(ids))
 
     @property
     def tokenizer(self) -> Any:  # noqa: ANN401
@@ -107,7 +119,7 @@ class ViewReader(InputModule):
 
     def get_embedding_dimension(self) -> int | None:
         """Return d, the width of one view's vector; None without a body."""
-        return None if self.body is None else int(layouts.unwrap(self.body).config.hidden_size)
+        return None if self.body is None else layouts.width_of(self.body)
 
     def on_model_ready(self, model: SentenceTransformer) -> None:
         """Give the model its card, and the `encode` that takes one source language a text and reports once a call."""
@@ -153,15 +165,19 @@ class ViewReader(InputModule):
         missing = missing or self.reader_config.missing
         if missing not in ("error", "drop"):
             raise ValueError(f"missing={missing!r}: choose one of error, drop")
-        texts = self._versions(inputs, language)
+        checked = [check_text(value, position) for position, value in enumerate(inputs)]
+        default = self.reader_config.source_language
+        texts = [
+            as_versions(value, code, default, position)
+            for position, (value, code) in enumerate(zip(checked, languages_of(checked, language), strict=True))
+        ]
         texts = complete(texts, self.views, self.translator)
-        view_mask = torch.tensor(
-            [[view.language == SOURCE or view.language in text for view in self.views] for text in texts]
-        ).reshape(len(texts), len(self.views))
-        self._check_missing(texts, view_mask, missing)
+        present = [[view.language == SOURCE or view.language in text for view in self.views] for text in texts]
+        check_present(texts, self.views, present, missing, self.translator)
+        view_mask = torch.tensor(present, dtype=torch.bool).reshape(len(texts), len(self.views))
         filled: list[Prompt] = []
-        for text, present in zip(texts, view_mask.tolist(), strict=True):
-            for view, there in zip(self.views, present, strict=True):
+        for text, has in zip(texts, present, strict=True):
+            for view, there in zip(self.views, has, strict=True):
                 if there:
                     version = text[text.source if view.language == SOURCE else view.language]
                     head, tail = prompts.split(self.reader_config.templates[view.template], prompt or "")
@@ -194,7 +210,7 @@ class ViewReader(InputModule):
             )
         view_mask = features["view_mask"]
         ids, mask = features["input_ids"][view_mask], features["attention_mask"][view_mask]
-        width = layouts.unwrap(body).config.hidden_size
+        width = layouts.width_of(body)
         vectors = torch.zeros(*view_mask.shape, width, device=view_mask.device)
         if len(ids):
             vectors[view_mask] = self._read(body, ids, mask, max(MIN_ROWS, len(view_mask)))
@@ -206,13 +222,13 @@ class ViewReader(InputModule):
         lengths = mask.sum(-1)
         order = torch.argsort(lengths, descending=True, stable=True)
         parts = []
-        for chunk in order.split(rows):
+        for chunk in torch.split(order, rows):
             width = int(lengths[chunk].max())
             batch = {"input_ids": ids[chunk, :width], "attention_mask": mask[chunk, :width]}
             with self._lock:  # hooks live on shared modules
                 part = residual.read(
                     body,
-                    lambda batch=batch: body(**batch, use_cache=False),  # type: ignore[misc]
+                    partial(body, **batch, use_cache=False),
                     lengths[chunk] - 1,
                     layout=self.layout,
                     component=self.reader_config.component,
@@ -230,40 +246,6 @@ class ViewReader(InputModule):
             )
         return vectors
 
-    def _versions(
-        self, inputs: Sequence[str | Mapping[str, str]], language: str | Sequence[str] | None
-    ) -> list[Versions]:
-        checked = [check_text(value, position) for position, value in enumerate(inputs)]
-        stated: list[str | None]
-        if language is None or isinstance(language, str):
-            stated = [languages.resolve(language) if language is not None else None] * len(checked)
-        else:
-            stated = [languages.resolve(code) for code in language]
-            if len(stated) != len(checked):
-                raise ValueError(f"{len(stated)} languages for {len(checked)} inputs; give one, or one for each")
-        default = self.reader_config.source_language
-        return [
-            as_versions(value, code, default, position)
-            for position, (value, code) in enumerate(zip(checked, stated, strict=True))
-        ]
-
-    def _check_missing(self, texts: Sequence[Versions], view_mask: Tensor, missing: Missing) -> None:
-        absent = (~view_mask).any(-1) if missing == "error" else (~view_mask).all(-1)
-        for position in torch.nonzero(absent).flatten().tolist():
-            text = texts[position]
-            lacking = [
-                view.language
-                for view, there in zip(self.views, view_mask[position].tolist(), strict=True)
-                if not there
-            ]
-            where = self.translator.identity if self.translator is not None else "the model, which has no translator,"
-            raise ValueError(
-                f"{text[text.source]!r:.80} ({text.source}) has no version in {', '.join(dict.fromkeys(lacking))}: "
-                f"{where} gave none. Give the text as {{language code: text}}, set translator=..., leave absent "
-                "languages out with missing='drop', or build with prompt='source-text', which needs no translation"
-                + ("" if missing == "error" else ". Nothing is left of this text to read")
-            )
-
     def _source_view(self, text: Versions) -> int:
         """Return the view whose text is in the source language, one in that language's template first."""
         holding = [i for i, view in enumerate(self.views) if view.language in (SOURCE, text.source)]
@@ -276,28 +258,6 @@ class ViewReader(InputModule):
         if self.body is None:
             raise RuntimeError("this model was made to be saved (dysem-st export) and holds no LLM; load it to encode")
         return self.body
-
-    def _check_layout(self) -> None:
-        ids, mask = pad(
-            self._prompt_tokenizer.encode(
-                [Prompt(*_around(next(iter(self.reader_config.templates.values()))))], sys.maxsize
-            )[0],
-            self._pad_id(),
-        )
-        body = self._running_body()
-        device = next(body.parameters()).device
-        batch = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
-        with torch.inference_mode():
-            parts = residual.decompose(
-                body, lambda: body(**batch, use_cache=False), mask.sum(-1) - 1, layout=self.layout
-            )
-        tolerance = 1e-4 if compute_dtype(body) == torch.float32 else 0.05
-        if not parts.error() < tolerance:
-            raise ValueError(
-                f"the layout {self.layout.to_dict()} does not satisfy h^L = h^0 + A + F: the sides differ by "
-                f"{parts.error():.2g} of the largest value. Look for a norm or factor between a block's modules and "
-                "the residual stream (attention_added, ffn_added, scale)"
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy's tensors count their versions anew, so what travels is whether the weights had changed.
@@ -333,7 +293,8 @@ class ViewReader(InputModule):
         base, revision = config.base, config.revision
         try:
             if store:
-                self._running_body().save_pretrained(output_path)  # type: ignore[operator]
+                body: Any = self._running_body()
+                body.save_pretrained(output_path)
                 self.tokenizer.save_pretrained(output_path)
                 config.base = config.revision = None
             self.save_config(output_path)
@@ -378,18 +339,26 @@ class ViewReader(InputModule):
             FileNotFoundError: There is no saved reader there.
             OSError: The base model cannot be loaded.
         """
-        hub = {"token": token, "cache_folder": cache_folder, "local_files_only": local_files_only}
-        saved = cls.load_config(model_name_or_path, subfolder=subfolder, revision=revision, **hub)  # type: ignore[arg-type]
+        saved = cls.load_config(
+            model_name_or_path,
+            subfolder=subfolder,
+            token=token,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
         if not saved:
             raise FileNotFoundError(f"no {cls.config_file_name} in {model_name_or_path}")
         config = ReaderConfig.from_dict({**saved, **(overrides or {})})
         options = LoadOptions(
             revision=config.revision if config.base is not None else revision,
+            token=token,
+            cache_folder=cache_folder,
+            local_files_only=local_files_only,
             trust_remote_code=trust_remote_code,
             model_kwargs=dict(model_kwargs or {}),
             processor_kwargs=dict(processor_kwargs or {}),
             config_kwargs=dict(config_kwargs or {}),
-            **hub,  # type: ignore[arg-type]
         )
         return cls.from_base(config, options, translator, folder=model_name_or_path)
 

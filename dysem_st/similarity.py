@@ -130,7 +130,7 @@ def joint_cosine(a: Any, b: Any, *, memory_budget: int = MEMORY_BUDGET) -> Tenso
     if not out.numel():
         return out
     dim = va.shape[1]
-    # Per row of a block: the scaled vector, s, r or its square, the mask, and a passing copy; per cell, three products.
+    # Per row of a block and side: the scaled vector, s, r, its square and the mask; per cell, three products.
     block = int(max(1, min(memory_budget // (va.element_size() * (10 * dim + 3 * 4096)), 4096)))
     for rows_b in _spans(len(vb), block):
         y = _Side(vb[rows_b], mb[rows_b])
@@ -215,9 +215,8 @@ class _Side:
 def _scaled(vector: Tensor) -> Tensor:
     """Divide each row by its largest entry: cosine does not change, and no square over- or underflows."""
     largest = vector.abs().amax(dim=-1, keepdim=True) if vector.shape[-1] else vector.sum(-1, keepdim=True)
-    return torch.nan_to_num(
-        vector / torch.where(largest > 0, largest, torch.ones_like(largest)), nan=0.0, posinf=0.0, neginf=0.0
-    )
+    scaled = vector / torch.where(largest > 0, largest, torch.ones_like(largest))
+    return scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _ratio(numerator: Tensor, square_x: Tensor, square_y: Tensor) -> Tensor:
@@ -234,8 +233,8 @@ def _spread_nan(out: Tensor, va: Tensor, vb: Tensor) -> None:
 def _pairable(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: ANN401
     va, ma = unpack(a)
     vb, mb = unpack(b)
-    va, ma = torch.atleast_2d(va), torch.atleast_2d(ma)
-    vb, mb = torch.atleast_2d(vb).to(va.device), torch.atleast_2d(mb).to(va.device)
+    va, ma, vb, mb = (half.unsqueeze(0) if half.ndim == 1 else half for half in (va, ma, vb, mb))
+    vb, mb = vb.to(va.device), mb.to(va.device)
     if len(va) and len(vb) and va.shape[1] != vb.shape[1]:
         raise ValueError(f"rows of width {2 * va.shape[1]} and {2 * vb.shape[1]} come from different models")
     dtype = torch.promote_types(va.dtype, vb.dtype)

@@ -1,4 +1,4 @@
-"""Prompts to token ids: the template whole, the text inside it shortened if it must be, no special token from a text."""
+"""Prompts to token ids: the template whole, its text shortened where it must be, no special token from a text."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""Views: the pairs (language of the text, template) that a text is read in, and the texts that fill them."""
+"""Views: the pairs (language of the text, template) that a text is read in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from . import languages, prompts
-
-if TYPE_CHECKING:
-    from .translation.base import Translator
 
 SOURCE = "source"
 """Stands for the untranslated text in a view, whatever its language is."""
@@ -31,22 +28,6 @@ class View(NamedTuple):
         return f"{self.language} text in the {self.template} template"
 
 
-class Versions(dict[str, str]):
-    """One text in the languages at hand, ``{code: text}``, and which of them is the source.
-
-    Args:
-        texts: Texts by NLLB code.
-        source: The code of the source version, a key of ``texts``.
-    """
-
-    def __init__(self, texts: Mapping[str, str], source: str) -> None:
-        super().__init__(texts)
-        self.source = source
-
-    def __reduce__(self) -> tuple[type[Versions], tuple[dict[str, str], str]]:
-        return Versions, (dict(self), self.source)
-
-
 def make_views(
     languages_: Sequence[str] | None,
     prompt: str | Mapping[str, str],
@@ -66,8 +47,8 @@ def make_views(
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: Neither or both of ``languages`` and ``views``, an unknown language or prompt, a repeated view, or a
-            language that has no template.
+        ValueError: Neither or both of ``languages`` and ``views``, an unknown language or prompt, a repeated view, or
+            a language that has no template.
     """
     if (languages_ is None) == (views is None):
         raise ValueError("give either languages=[...] (with prompt=...) or views=[(language, template), ...]")
@@ -121,100 +102,3 @@ def _view(pair: Any) -> View:  # noqa: ANN401
         raise TypeError(f"a view is a pair (language, template), got {pair!r}")
     language, template = pair
     return View(SOURCE if language == SOURCE else languages.resolve(language), languages.resolve(template))
-
-
-def check_text(value: object, position: int) -> str | Mapping[str, str]:
-    """Return an input that is a string or a mapping of language codes to strings.
-
-    Raises:
-        TypeError: It is anything else; the message names its position.
-        ValueError: A mapping is empty.
-    """
-    if isinstance(value, str):
-        return str(value) if type(value) is not str else value
-    if isinstance(value, Mapping):
-        if not value:
-            raise ValueError(f"input {position} is an empty mapping; give at least one {{language code: text}}")
-        for key, text in value.items():
-            if not isinstance(text, str):
-                raise TypeError(f"input {position} has {text!r} of type {type(text).__name__} for {key!r}, not a text")
-        return value
-    raise TypeError(
-        f"input {position} is {value!r:.80} of type {type(value).__name__}; give a string, or a mapping "
-        "{language code: text} of ready translations"
-    )
-
-
-def as_versions(value: str | Mapping[str, str], language: str | None, default: str, position: int) -> Versions:
-    """Return the versions that an input brings, and which is its source.
-
-    Args:
-        value: A string, or a mapping of ready translations.
-        language: The source language that the caller stated, if any.
-        default: The model's source language.
-        position: The input's place, for messages.
-
-    Raises:
-        ValueError: A mapping has an unknown code, or its source cannot be told.
-    """
-    if isinstance(value, Versions):
-        return value
-    if isinstance(value, str):
-        return Versions({language or default: value}, language or default)
-    texts: dict[str, str] = {}
-    for key, text in value.items():
-        code = languages.resolve(key)
-        if code in texts:
-            raise ValueError(f"input {position} gives {code} twice, once as {key!r}")
-        texts[code] = text
-    source = language or (default if default in texts else next(iter(texts)) if len(texts) == 1 else None)
-    if source not in texts:
-        raise ValueError(
-            f"input {position} has versions in {', '.join(texts)}, and "
-            + (f"language={language!r} is not among them" if language else f"the model's {default} is not among them")
-            + "; say which one is the source with encode(..., language=...)"
-        )
-    return Versions(texts, source)
-
-
-def complete(texts: Sequence[Versions], views: Sequence[View], translator: Translator | None) -> list[Versions]:
-    """Add the versions that the views need and a translator can give.
-
-    Texts are grouped by source, each distinct text is translated once a language, and blank text is its own
-    translation, so that it never reaches a model.
-
-    Args:
-        texts: What the inputs brought; not changed.
-        views: The views to fill.
-        translator: Where missing versions come from; ``None`` adds only the blank ones.
-
-    Returns:
-        New versions in the same order; what could not be had is absent.
-
-    Raises:
-        TranslationError: The translator failed, or did not return one result a text.
-    """
-    from .translation.base import translate_checked
-
-    filled = [Versions(text, text.source) for text in texts]
-    targets = [language for language in dict.fromkeys(view.language for view in views) if language != SOURCE]
-    for target in targets:
-        by_source: dict[str, dict[str, list[Versions]]] = {}
-        for versions in filled:
-            if target in versions:
-                continue
-            original = versions[versions.source]
-            if not original.strip():
-                versions[target] = original
-            else:
-                by_source.setdefault(versions.source, {}).setdefault(original, []).append(versions)
-        if translator is None:
-            continue
-        for source, waiting in by_source.items():
-            for original, translated in zip(
-                waiting, translate_checked(translator, list(waiting), source, target), strict=True
-            ):
-                if translated is not None:
-                    for versions in waiting[original]:
-                        versions[target] = translated
-    return filled

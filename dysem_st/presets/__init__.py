@@ -16,8 +16,9 @@ from typing import Any
 ORGANISATION = "dysem"
 _FOLDER = Path(__file__).parent
 _PROVISIONAL = (
-    "The paper publishes which languages it keeps below twelve only as figures: English first, French and Spanish near "
-    "the top. The list here is provisional: rank the candidates on a development split of yours and keep the best."
+    "The paper publishes which languages it keeps below twelve only as figures: English first, French and Spanish "
+    "near the top. The list here is provisional: rank the candidates on a development split of yours and keep "
+    "the best."
 )
 
 
