@@ -60,7 +60,10 @@ def encode(args: Namespace) -> None:
         vector, mask = unpack(rows)
         np.savez(output, vector=vector.numpy(), mask=mask.numpy())
     result = {"texts": len(texts), "shape": list(rows.shape), "output": str(output), **describe(model)}
-    _print_json(result) if args.json else _print(f"{len(texts)} texts to {output}, {result['shape']}")
+    if args.json:
+        _print_json(result)
+    else:
+        _print(f"{len(texts)} texts to {output}, {result['shape']}")
 
 
 def calibrate(args: Namespace) -> None:
@@ -73,9 +76,10 @@ def calibrate(args: Namespace) -> None:
     calibrate_model(model, texts, batch_size=options.pop("batch_size"), **options)
     model.save(args.output)
     result = {"output": args.output, **describe(model)}
-    _print_json(result) if args.json else _print(
-        f"{args.output}: {result['base']}, {len(result['views'])} views centred on {result['calibrated_on']} texts each"
-    )
+    if args.json:
+        _print_json(result)
+    else:
+        _print(f"{args.output}: {len(result['views'])} views, each centred on {result['calibrated_on']} texts")
 
 
 def export(args: Namespace) -> None:
@@ -101,7 +105,10 @@ def push(args: Namespace) -> None:
     api = HfApi()
     api.create_repo(args.repository, private=args.private, exist_ok=True)
     commit = api.upload_folder(repo_id=args.repository, folder_path=folder, commit_message="Add a DySem model")
-    _print_json({"url": str(commit)}) if args.json else _print(str(commit))
+    if args.json:
+        _print_json({"url": str(commit)})
+    else:
+        _print(str(commit))
 
 
 def presets(args: Namespace) -> None:
@@ -136,7 +143,10 @@ def demo(args: Namespace) -> None:
     from .demo import run
 
     result = run(device=args.device)
-    _print_json(result) if args.json else _print(result["table"])
+    if args.json:
+        _print_json({key: value for key, value in result.items() if key != "table"})
+    else:
+        _print(result["table"])
 
 
 def describe(model: SentenceTransformer) -> dict[str, Any]:

