@@ -1,25 +1,51 @@
 """Training-free semantic similarity with decoder language models, as a sentence-transformers plugin (DySem)."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
-from .calibration import calibrate
-from .layouts import BlockLayout
-from .model import build, export, load
-from .packaged import PACKAGED
-from .pooling import ConsensusPooling
-from .reader import ViewReader
-from .similarity import (
-    joint_cosine,
-    joint_dimensions,
-    pack,
-    pairwise_joint_cosine,
-    pairwise_joint_dimensions,
-    unpack,
-)
-from .translation import TranslationError, TranslationMemory, Translator
-from .views import View
+
+if TYPE_CHECKING:
+    from .calibration import calibrate
+    from .layouts import BlockLayout
+    from .model import build, export, load
+    from .pooling import ConsensusPooling
+    from .reader import ViewReader
+    from .similarity import (
+        joint_cosine,
+        joint_dimensions,
+        pack,
+        pairwise_joint_cosine,
+        pairwise_joint_dimensions,
+        unpack,
+    )
+    from .translation import TranslationError, TranslationMemory, Translator
+    from .views import View
+
+# Imported when first used: torch and transformers take seconds, which `dysem-st --help` need not.
+_HOMES = {
+    "BlockLayout": "layouts",
+    "ConsensusPooling": "pooling",
+    "TranslationError": "translation",
+    "TranslationMemory": "translation",
+    "Translator": "translation",
+    "View": "views",
+    "ViewReader": "reader",
+    "build": "model",
+    "calibrate": "calibration",
+    "export": "model",
+    "joint_cosine": "similarity",
+    "joint_dimensions": "similarity",
+    "load": "model",
+    "pack": "similarity",
+    "pairwise_joint_cosine": "similarity",
+    "pairwise_joint_dimensions": "similarity",
+    "unpack": "similarity",
+}
 
 __all__ = [
-    "PACKAGED",
     "BlockLayout",
     "ConsensusPooling",
     "TranslationError",
@@ -39,3 +65,15 @@ __all__ = [
     "pairwise_joint_dimensions",
     "unpack",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -147,6 +147,12 @@ def check_identity(body: nn.Module, layout: BlockLayout, ids: Tensor) -> None:
             torch.tensor([ids.shape[1] - 1]),
             layout=layout,
         )
+    if len({part.shape for part in parts}) > 1:
+        raise ValueError(
+            f"the layout {layout.to_dict()} names modules whose outputs are not [batch, tokens, d]: the embedding is "
+            f"{list(parts.embedding.shape)}, attention {list(parts.attention.shape)}, ffn {list(parts.ffn.shape)}; so "
+            "h^L = h^0 + A + F cannot hold"
+        )
     if not parts.error() < (1e-4 if compute_dtype(body) == torch.float32 else 0.05):
         raise ValueError(
             f"the layout {layout.to_dict()} does not satisfy h^L = h^0 + A + F: the sides differ by "

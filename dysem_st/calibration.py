@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from sentence_transformers.base.modules import Module
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .reader import ViewReader
 

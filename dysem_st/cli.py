@@ -126,7 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     args = make_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    _hush()
     try:
         args.run(args)
         sys.stdout.flush()
@@ -146,14 +145,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"dysem-st: {message}\n")
     return code
-
-
-def _hush() -> None:
-    """Keep the host libraries' loading bars off the screen; this command's own bars stay."""
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -86,6 +86,7 @@ def export(args: Namespace) -> None:
     """Write a preset as a folder of a few kilobytes; its LLM is fetched when the folder is loaded."""
     from .model import export as export_preset
 
+    hush()
     folder = export_preset(args.preset, args.folder)
     name = folder.relative_to(args.folder).as_posix()
     if args.json:
@@ -142,6 +143,7 @@ def demo(args: Namespace) -> None:
     """Score sentence pairs in several languages with Gemma 3 270M from its Python package; no Hub is needed."""
     from .demo import run
 
+    hush()
     result = run(device=args.device)
     if args.json:
         _print_json({key: value for key, value in result.items() if key != "table"})
@@ -198,6 +200,7 @@ def _load(args: Namespace, **overrides: Any) -> SentenceTransformer:  # noqa: AN
     from .model import load
     from .translation import TranslationMemory
 
+    hush()
     if args.base:
         overrides["base"] = args.base
     if args.device:
@@ -217,6 +220,14 @@ def _encode_options(args: Namespace) -> dict[str, Any]:
     if args.missing:
         options["missing"] = args.missing
     return options
+
+
+def hush() -> None:
+    """Keep the host libraries' loading bars off the screen; this command's own bars stay."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
 
 
 def _print(text: str, end: str = "\n") -> None:

@@ -134,6 +134,8 @@ def blocks_of(body: nn.Module, layout: BlockLayout) -> list[nn.Module]:
         for path in (layout.attention, layout.ffn, layout.attention_added, layout.ffn_added):
             if path is not None:
                 blocks[0].get_submodule(path)
+        if layout.scale is not None:
+            float(getattr(blocks[0], layout.scale))
     except (AttributeError, TypeError, IndexError) as error:
         raise ValueError(f"{type(decoder).__name__} does not have the layout {layout.to_dict()}: {error}") from error
     return blocks
@@ -155,7 +157,7 @@ def layer_range(layers: Any, n_layers: int, component: Component = "attention") 
     """
     whole = isinstance(layers, int) and not isinstance(layers, bool)
     if isinstance(layers, str) and layers == "all":
-        return 1, n_layers
+        layers, whole = (1, n_layers), False
     if whole:
         pair = (layers, layers)
     elif isinstance(layers, (tuple, list)) and len(layers) == 2 and all(type(layer) is int for layer in layers):
