@@ -9,6 +9,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .calibration import calibrate
+    from .evaluator import SimilarityEvaluator
     from .layouts import BlockLayout
     from .model import build, export, load
     from .pooling import ConsensusPooling
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BlockLayout": "layouts",
     "ConsensusPooling": "pooling",
+    "SimilarityEvaluator": "evaluator",
     "TranslationError": "translation",
     "TranslationMemory": "translation",
     "Translator": "translation",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "BlockLayout",
     "ConsensusPooling",
+    "SimilarityEvaluator",
     "TranslationError",
     "TranslationMemory",
     "Translator",

@@ -76,7 +76,7 @@ for how in ("stock", "dysem_st"):
         "named": bool(model.similarity_fn_name),
         "similarity": [model.similarity(a, b).item(), model.similarity_pairwise(a[None], b[None]).item()],
         "prompts": model.prompts,
-        "training": model.training or model[0].body.training,
+        "training": model[0].body.training,
     }
     np.save(f"{out}/{how}.npy", model.encode(texts))
 report["attempts"] = attempts
