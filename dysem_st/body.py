@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,9 @@ def load_body(base: str, options: LoadOptions) -> tuple[nn.Module, Any]:
         model_kwargs["config"] = AutoConfig.from_pretrained(path, **{**options.hub(), **gguf, **options.config_kwargs})
     # Looked up before the weights, which take minutes to find unusable.
     tokenizer = _load_tokenizer(path, {**options.hub(), **gguf, **options.processor_kwargs}, options)
+    # transformers looks for an adapter beside any model, on the Hub unless it is told otherwise.
+    adapter = {"cache_dir": options.cache_folder, "local_files_only": options.local_files_only}
+    model_kwargs["adapter_kwargs"] = {**adapter, **(model_kwargs.get("adapter_kwargs") or {})}
     body = AutoModel.from_pretrained(path, **model_kwargs)
     return body.eval(), tokenizer
 
@@ -87,11 +91,45 @@ def _load_tokenizer(path: str, kwargs: dict[str, Any], options: LoadOptions) -> 
         return AutoTokenizer.from_pretrained(base, **{**kwargs, "revision": None})
 
 
+def unchanged_adapter(base: str | None, changed: bool) -> list[Path]:
+    """Return the files of a local PEFT adapter that a model was loaded from, where its weights are still those."""
+    if base is None or changed or not Path(base, "adapter_config.json").is_file():
+        return []
+    return sorted(Path(base).glob("adapter_*"))
+
+
 def body_of(model: nn.Module) -> nn.Module:
-    """Return the decoder body of a loaded causal language model, or the model itself where it is one."""
-    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
-        return model.base_model
-    return model
+    """Return the decoder body of a loaded causal language model, or the model itself where it is one.
+
+    Raises:
+        ValueError: PEFT adds virtual tokens to the model, which only the wrapped whole would see.
+    """
+    adapted: Any = model
+    inner: Any = model
+    if hasattr(model, "get_base_model"):
+        if adapted.active_peft_config.is_prompt_learning:
+            raise ValueError(f"{type(model).__name__} learns prompts, which are not read here; give its base model")
+        inner = adapted.get_base_model()  # adapters sit inside its layers
+    if isinstance(inner, PreTrainedModel) and inner.get_output_embeddings() is not None:
+        return inner.base_model
+    return inner
+
+
+def without_adapters(body: nn.Module) -> nn.Module:
+    """Return a body whose adapters are merged into its weights, a copy where it has any, so that it can be saved."""
+    try:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    except ImportError:
+        return body
+    if not any(isinstance(module, BaseTunerLayer) for module in body.modules()):
+        return body
+    merged: Any = copy.deepcopy(body)
+    for name, module in [item for item in merged.named_modules() if isinstance(item[1], BaseTunerLayer)]:
+        module.merge(safe_merge=True)
+        merged.set_submodule(name, module.get_base_layer())
+    if hasattr(merged, "_hf_peft_config_loaded"):
+        merged._hf_peft_config_loaded = False
+    return merged
 
 
 def resolved_revision(base: str, revision: str | None, cache_folder: str | None) -> str | None:

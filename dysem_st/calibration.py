@@ -22,7 +22,9 @@ from sentence_transformers.base.modules import Module
 from torch import Tensor
 from tqdm import tqdm
 
+from .layouts import blocks_of, unwrap, width_of
 from .reader import ViewReader
+from .versions import check_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -72,6 +74,8 @@ class Centering(Module):
             ValueError: Views, templates, component, layers or readout differ.
         """
         current = fingerprint(model[0])
+        if model[0].body is None:
+            del current["architecture"]  # exported without its LLM
         differ = [key for key in current if current[key] != self.fingerprint.get(key)]
         if differ:
             raise ValueError(
@@ -125,9 +129,17 @@ class Centering(Module):
 
 
 def fingerprint(reader: ViewReader) -> dict[str, Any]:
-    """Return what the means depend on: the base, the views and their templates, and what is read."""
+    """Return what the means depend on: the LLM's shape, the views and their templates, and what is read.
+
+    The LLM's name is not in it: another copy of the same model, under another name, keeps its calibration.
+    """
     config = reader.reader_config
+    architecture = None
+    if reader.body is not None:
+        model_type = getattr(unwrap(reader.body).config, "model_type", None)
+        architecture = [model_type, len(blocks_of(reader.body, reader.layout)), width_of(reader.body)]
     return {
+        "architecture": architecture,
         "views": [list(view) for view in reader.views],
         "templates": dict(sorted(config.templates.items())),
         "component": config.component,
@@ -167,9 +179,12 @@ def mean_vectors(
     model.eval()
     total: Tensor | None = None
     counts = torch.zeros(len(reader.views), dtype=torch.long)
-    stream = iter(texts)
+    stream, seen = iter(texts), 0
     with tqdm(desc="Calibrating", unit=" texts", disable=show_progress_bar is False, delay=2) as bar:
         while window := list(itertools.islice(stream, batch_size * _WINDOW)):
+            for position, text in enumerate(window, seen):
+                check_text(text, position)
+            seen += len(window)
             window.sort(key=model._input_length)
             for start in range(0, len(window), batch_size):
                 batch = window[start : start + batch_size]

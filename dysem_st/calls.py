@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .versions import Versions, as_versions, check_text, languages_of
+from .versions import as_versions, check_text, languages_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -82,8 +82,15 @@ def encode(model: SentenceTransformer, inputs: Any = None, *args: Any, **kwargs:
     batch = [check_text(value, position) for position, value in enumerate(batch)]
     language = kwargs.get("language")
     if language is not None and not isinstance(language, str):
-        kwargs["language"] = None
-        batch = _with_languages(batch, language)
+        language = _as_list(language)
+        kwargs["language"] = None  # one for each text: from here on it travels with its text
+    codes = languages_of(batch, language)
+    default = model[0].reader_config.source_language
+    # Mappings are read here too, where a message can name the caller's position.
+    batch = [
+        value if isinstance(value, str) and not isinstance(language, list) else as_versions(value, code, default, i)
+        for i, (value, code) in enumerate(zip(batch, codes, strict=True))
+    ]
     token = _report.set(report := _Report())
     try:
         return type(model).encode(model, batch[0] if single else batch, *args, **kwargs)
@@ -103,15 +110,6 @@ def _as_list(inputs: Any) -> list[Any]:  # noqa: ANN401
     if isinstance(inputs, (bytes, bytearray)) or not isinstance(inputs, Iterable):
         raise TypeError(f"give a text or a batch of texts, got {inputs!r:.80} of type {type(inputs).__name__}")
     return list(inputs)
-
-
-def _with_languages(batch: Sequence[str | Mapping[str, str]], language: Any) -> list[Versions]:  # noqa: ANN401
-    codes = languages_of(batch, _as_list(language))
-    return [
-        as_versions(value, code, code, position)
-        for position, (value, code) in enumerate(zip(batch, codes, strict=True))
-        if code is not None
-    ]
 
 
 # The order of `SentenceTransformer.encode`'s positional arguments after `inputs`.

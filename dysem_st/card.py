@@ -94,11 +94,10 @@ class DySemModelCardData(SentenceTransformerModelCardData):
             codes = list(dict.fromkeys([source, *needed]))
             lines.append("texts = [  # ready translations; a translator can make them instead (see dysem_st)")
             for example in _EXAMPLES:
-                shown = {code: example[code] for code in codes if code in example}
+                shown = {code: example.get(code, f"{example['eng_Latn']} (here in {code})") for code in codes}
                 lines += ["    {", *(f"        {code!r}: {text!r}," for code, text in shown.items()), "    },"]
             lines.append("]")
-            extra = "" if set(codes) <= set(_EXAMPLES[0]) else ', missing="drop"'
-            lines.append(f"rows = model.encode(texts{extra})")
+            lines.append("rows = model.encode(texts)")
         lines.append("print(model.similarity(rows, rows))")
         return "```python\n" + "\n".join(lines) + "\n```"
 

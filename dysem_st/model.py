@@ -96,13 +96,11 @@ def build(
         raise TypeError(f"unknown arguments {sorted(kwargs)}; see help(dysem_st.build)")
     pairs, templates = make_views(languages, prompt, views)
     model_kwargs = loading.get("model_kwargs") or {}
-    dtype = model_kwargs.get("dtype", model_kwargs.get("torch_dtype"))
     config = ReaderConfig(
         base=base if isinstance(base, str) else None,
         revision=loading.get("revision"),
         base_license=base_license,
         gguf_file=model_kwargs.get("gguf_file"),
-        dtype=str(dtype).removeprefix("torch.") if dtype is not None else None,
         views=[list(pair) for pair in pairs],
         templates=templates,
         source_language=source_language,

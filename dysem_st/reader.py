@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +25,14 @@ from .body import (
     load_body,
     parameter_versions,
     resolved_revision,
+    unchanged_adapter,
+    without_adapters,
 )
 from .calls import install_encode, note_shortened
 from .card import use_card
 from .config import Missing, ReaderConfig
-from .tokens import Lock, Prompt, PromptTokenizer, pad
+from .locks import lock_of
+from .tokens import Prompt, PromptTokenizer, pad
 from .translation.base import Translator, resolve_translator, saved_form
 from .versions import Versions, as_versions, check_present, check_text, complete, languages_of
 from .views import SOURCE, View
@@ -77,14 +82,15 @@ class ViewReader(InputModule):
         self.views = [View(*pair) for pair in config.views]
         self.translator = translator if translator is not None else resolve_translator(config.translator)
         self.tokenizer = tokenizer
-        self._lock = Lock()
         self._loaded_versions = parameter_versions(body) if body is not None else {}
         if body is None:
             return
         self.layout = layouts.BlockLayout.from_dict(config.layout) if config.layout else layouts.find_layout(body)
         layouts.layer_range(config.layers, len(layouts.blocks_of(body, self.layout)), config.component)
         limit = getattr(layouts.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
-        self.max_seq_length = config.max_seq_length or min(DEFAULT_MAX_SEQ_LENGTH, limit)
+        self.max_seq_length = (
+            min(DEFAULT_MAX_SEQ_LENGTH, limit) if config.max_seq_length is None else config.max_seq_length
+        )
         if config.layout:
             template = next(iter(config.templates.values()))
             ids = self._prompt_tokenizer.encode([Prompt(*_around(template))], sys.maxsize)[0]
@@ -187,7 +193,7 @@ class ViewReader(InputModule):
             owner = torch.nonzero(view_mask)[:, 0]
             note_shortened(len(set(owner[shortened].tolist())), len(texts), self.max_seq_length)
         rows = iter(encoded)
-        ids, mask = pad([next(rows) if there else [] for there in view_mask.flatten().tolist()], self._pad_id())
+        ids, mask = pad([next(rows) if there else [] for there in view_mask.flatten().tolist()])
         shape = (len(texts), len(self.views), -1)
         return {
             "input_ids": ids.reshape(shape),
@@ -225,7 +231,7 @@ class ViewReader(InputModule):
         for chunk in torch.split(order, rows):
             width = int(lengths[chunk].max())
             batch = {"input_ids": ids[chunk, :width], "attention_mask": mask[chunk, :width]}
-            with self._lock:  # hooks live on shared modules
+            with lock_of(layouts.unwrap(body)):  # hooks live on shared modules
                 part = residual.read(
                     body,
                     partial(body, **batch, use_cache=False),
@@ -241,8 +247,8 @@ class ViewReader(InputModule):
         if not bool(torch.isfinite(vectors).all()):
             raise FloatingPointError(
                 f"{int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} prompts gave NaN or infinity in "
-                f"{compute_dtype(body)}: this model overflows in it. Load it with model_kwargs={{'dtype': "
-                "torch.bfloat16}} or torch.float32"
+                f"{compute_dtype(body)}: this model overflows in it. Load it with another dtype, such as model_kwargs="
+                "{'dtype': torch.float32}"
             )
         return vectors
 
@@ -250,9 +256,6 @@ class ViewReader(InputModule):
         """Return the view whose text is in the source language, one in that language's template first."""
         holding = [i for i, view in enumerate(self.views) if view.language in (SOURCE, text.source)]
         return next((i for i in holding if self.views[i].template == text.source), holding[0] if holding else -1)
-
-    def _pad_id(self) -> int:
-        return self._prompt_tokenizer.pad_id
 
     def _running_body(self) -> nn.Module:
         if self.body is None:
@@ -290,16 +293,21 @@ class ViewReader(InputModule):
                 "The translator %s cannot be saved with the model: pass translator=... to dysem_st.load again",
                 self.translator.identity,
             )
-        base, revision = config.base, config.revision
+        if not store:
+            self.save_config(output_path)
+            return
+        body: Any = without_adapters(self._running_body())
+        if adapter_files := unchanged_adapter(config.base, self.weights_changed()):
+            for file in adapter_files:
+                shutil.copy(file, output_path)
+        else:
+            body.save_pretrained(output_path)
+        self.tokenizer.save_pretrained(output_path)
+        self.reader_config = replace(config, base=None, revision=None, gguf_file=None)
         try:
-            if store:
-                body: Any = self._running_body()
-                body.save_pretrained(output_path)
-                self.tokenizer.save_pretrained(output_path)
-                config.base = config.revision = None
             self.save_config(output_path)
         finally:
-            config.base, config.revision = base, revision
+            self.reader_config = config
 
     @classmethod
     def load(
@@ -316,6 +324,7 @@ class ViewReader(InputModule):
         config_kwargs: dict[str, Any] | None = None,
         overrides: Mapping[str, Any] | None = None,
         translator: Translator | None = None,
+        loaded: tuple[nn.Module, Any] | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Self:
         """Load a saved reader and the LLM that it names (sentence-transformers calls this).
@@ -333,23 +342,30 @@ class ViewReader(InputModule):
             config_kwargs: For ``AutoConfig.from_pretrained``.
             overrides: Settings to use instead of the saved ones.
             translator: A translator to use instead of the saved one.
+            loaded: A body and its tokenizer to use instead of loading them.
             kwargs: Ignored.
 
         Raises:
             FileNotFoundError: There is no saved reader there.
             OSError: The base model cannot be loaded.
         """
-        saved = cls.load_config(
-            model_name_or_path,
-            subfolder=subfolder,
-            token=token,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-        )
+        try:
+            saved = cls.load_config(
+                model_name_or_path,
+                subfolder=subfolder,
+                token=token,
+                cache_folder=cache_folder,
+                revision=revision,
+                local_files_only=local_files_only,
+            )
+        except json.JSONDecodeError as error:
+            name = f"{cls.config_file_name} of {model_name_or_path}"
+            raise ValueError(f"{name} is not JSON ({error}); is the model complete?") from error
         if not saved:
             raise FileNotFoundError(f"no {cls.config_file_name} in {model_name_or_path}")
         config = ReaderConfig.from_dict({**saved, **(overrides or {})})
+        if loaded is not None:
+            return cls(*loaded, config, translator)
         options = LoadOptions(
             revision=config.revision if config.base is not None else revision,
             token=token,
@@ -385,6 +401,8 @@ class ViewReader(InputModule):
             options.model_kwargs.setdefault("gguf_file", config.gguf_file)
         if config.dtype and "torch_dtype" not in options.model_kwargs:
             options.model_kwargs.setdefault("dtype", config.dtype)
+        if (dtype := options.model_kwargs.get("dtype", options.model_kwargs.get("torch_dtype"))) is not None:
+            config.dtype = str(dtype).removeprefix("torch.")
         body, tokenizer = load_body(source, options)
         if config.base is not None:
             config.revision = resolved_revision(config.base, config.revision, options.cache_folder)

@@ -12,6 +12,7 @@ from sentence_transformers.util import import_from_string, load_file_path
 from torch import nn
 
 from .arguments import CONSTRUCTOR, LOADING, POOLING, as_calibration, construct, take
+from .body import body_of
 from .calibration import Centering, set_calibration
 from .config import ReaderConfig
 from .layouts import BlockLayout
@@ -49,16 +50,22 @@ def load_saved(name: str, kwargs: Mapping[str, Any]) -> SentenceTransformer:
     calibration = as_calibration(kwargs.pop("calibration", None))
     pooling_overrides = take(kwargs, POOLING)
     translator = resolve_translator(kwargs.pop("translator", None))
+    loaded = None
+    if isinstance(kwargs.get("base"), nn.Module):
+        loaded = body_of(kwargs["base"]).eval(), kwargs.pop("tokenizer", None)
+        if loaded[1] is None:
+            raise TypeError("a base that is a loaded model needs tokenizer=...")
+        kwargs["base"] = None
     reader_overrides = _reader_overrides(kwargs)
     model_config = _read_json(name, "config_sentence_transformers.json", hub)
     modules: list[nn.Module] = []
-    for entry in json.loads(Path(listing).read_text(encoding="utf-8")):
+    for entry in _parse(Path(listing)):
         module_class = _module_class(entry["type"], name)
         if issubclass(module_class, Centering) and not keep_calibration:
             continue
         extra: dict[str, Any] = {}
         if issubclass(module_class, ViewReader):
-            extra = {"overrides": reader_overrides, "translator": translator}
+            extra = {"overrides": reader_overrides, "translator": translator, "loaded": loaded}
         module = module_class.load(
             name,
             subfolder=entry["path"],
@@ -72,6 +79,8 @@ def load_saved(name: str, kwargs: Mapping[str, Any]) -> SentenceTransformer:
         modules.append(module)
     for key in ("prompts", "default_prompt_name", "truncate_dim"):
         constructor.setdefault(key, model_config.get(key))
+    if (similarity := model_config.get("similarity_fn_name")) in SentenceTransformer.SUPPORTED_SIMILARITY_FN_NAMES:
+        constructor.setdefault("similarity_fn_name", similarity)
     if not modules or not isinstance(modules[0], ViewReader):
         found = [type(module).__name__ for module in modules]
         raise ValueError(f"{name} is not a DySem model: its modules are {found}")
@@ -113,7 +122,14 @@ def _module_class(reference: str, name: str) -> Any:  # noqa: ANN401
 
 def _read_json(name: str, filename: str, hub: Mapping[str, Any]) -> dict[str, Any]:
     path = load_file_path(name, filename, **hub)
-    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    return {} if path is None else _parse(Path(path))
+
+
+def _parse(path: Path) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); is the model complete?") from error
 
 
 def _not_found(name: str, why: str) -> FileNotFoundError:

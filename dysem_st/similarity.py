@@ -69,7 +69,7 @@ def unpack(rows: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
 
     Returns:
         ``vector`` (float32, or float64 where the rows are) and ``mask`` (boolean), both ``[n, d]`` or ``[d]``. A row
-        with NaN keeps it in its vector.
+        with NaN keeps it in its vector, and one whose mask part is not finite becomes NaN.
 
     Raises:
         TypeError: The rows are integers, as ``precision="int8"`` or ``"binary"`` make them.
@@ -90,13 +90,16 @@ def unpack(rows: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
     mask = flags > 0
     if width:
         top = flags.amax(dim=-1, keepdim=True)
-        wrong = ~((flags == 0) | (mask & (flags == top)) | flags.isnan()).all(dim=-1)
+        finite = torch.isfinite(flags).all(dim=-1)
+        wrong = finite & ~((flags == 0) | (mask & (flags == top))).all(dim=-1)
         if bool(wrong.any()):
             bad = torch.nonzero(wrong.reshape(-1)).flatten().tolist()
             raise ValueError(
                 f"rows {bad[:10]} of width {width} are not packed rows: their second half must hold zeros and one "
                 "positive number. Were they truncated (truncate_dim), quantised, averaged or made by another model?"
             )
+        if not bool(finite.all()):  # a mask that cannot be read spoils its row, and no other
+            vector = torch.where(finite[..., None], vector, torch.nan)
     return vector, mask
 
 
@@ -181,6 +184,8 @@ def pairwise_joint_cosine(a: Any, b: Any, *, memory_budget: int = MEMORY_BUDGET)
 def joint_dimensions(a: Any, b: Any) -> Tensor:  # noqa: ANN401
     """Count the dimensions |U(x, y)| that `joint_cosine` compares each pair on: ``[n, m]`` integers."""
     va, ma, _, mb = _pairable(a, b)
+    if not (len(ma) and len(mb)):
+        return torch.zeros(len(ma), len(mb), dtype=torch.long, device=ma.device)
     both = ma.to(va.dtype) @ mb.to(va.dtype).T
     return ma.sum(-1)[:, None] + mb.sum(-1)[None, :] - both.round().long()
 
@@ -245,7 +250,7 @@ def _as_float(values: Any, name: str) -> Tensor:  # noqa: ANN401
     if isinstance(values, (list, tuple)) and len(values) and isinstance(values[0], (Tensor, np.ndarray)):
         tensor = torch.stack([torch.as_tensor(row) for row in values])
     else:
-        tensor = torch.as_tensor(np.asarray(values) if isinstance(values, (list, tuple)) else values)
+        tensor = torch.as_tensor(values)
     if not tensor.is_floating_point():
         if tensor.numel() == 0:
             return tensor.float()

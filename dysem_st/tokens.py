@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .locks import lock_of
 
 
 class Prompt(NamedTuple):
@@ -18,24 +18,6 @@ class Prompt(NamedTuple):
     head: str
     text: str
     tail: str
-
-
-class Lock:
-    """A lock that copies and pickles as a fresh one, so that the modules that hold it can travel to workers."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
-        return Lock, ()
 
 
 class PromptTokenizer:
@@ -48,18 +30,12 @@ class PromptTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401
         self.tokenizer = tokenizer
-        self._lock = Lock()
         special = {str(token) for token in getattr(tokenizer, "all_special_tokens", [])}
         special |= {
             token.content for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special
         }
         longest_first = sorted((token for token in special if token), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-
-    @property
-    def pad_id(self) -> int:
-        """The id that fills padded positions; which one is never seen by a real token."""
-        return int(getattr(self.tokenizer, "pad_token_id", None) or 0)
 
     def encode(self, prompts: Sequence[Prompt], max_length: int) -> tuple[list[list[int]], list[int]]:
         """Tokenise prompts, shortening the text of those that do not fit.
@@ -137,7 +113,7 @@ class PromptTokenizer:
             return [_without_trailing(ids, mask) for ids, mask in pairs]
         # Straight to the backend: a call on the tokenizer sets padding, truncation and special tokens on shared state
         # each time, which fails under threads ("Already borrowed").
-        with self._lock:
+        with lock_of(self.tokenizer):
             if backend.truncation is not None:
                 backend.no_truncation()
             if backend.padding is not None:
@@ -155,20 +131,24 @@ def _without_trailing(ids: list[int], special: list[int]) -> list[int]:
     return list(ids[:end])
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Pad rows on the right: under a causal mask every real token then computes what it computes alone.
+
+    The filler is each row's own last token and not the tokenizer's padding token, whose embedding may hold anything:
+    a masked NaN would still reach the row, since 0 times NaN is NaN.
 
     Args:
         rows: Token ids, possibly empty, of N prompts.
-        pad_id: What to fill with.
 
     Returns:
         ``input_ids`` and ``attention_mask``, both ``[N, T]`` integers.
     """
     width = max((len(row) for row in rows), default=0)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    ids = torch.zeros((len(rows), width), dtype=torch.long)
     mask = torch.zeros((len(rows), width), dtype=torch.long)
     for position, row in enumerate(rows):
-        ids[position, : len(row)] = torch.tensor(row, dtype=torch.long)
-        mask[position, : len(row)] = 1
+        if row:
+            ids[position] = row[-1]
+            ids[position, : len(row)] = torch.tensor(row, dtype=torch.long)
+            mask[position, : len(row)] = 1
     return ids, mask

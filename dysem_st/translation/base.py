@@ -94,9 +94,9 @@ def resolve_translator(spec: Any) -> Translator | None:  # noqa: ANN401
         if name not in backends:
             raise ValueError(f"unknown translator {name!r}; the choices are {', '.join(backends)}")
         return backends[name].from_dict(settings)
-    if isinstance(spec, Translator):
+    if isinstance(spec, Translator) and not isinstance(spec, type):
         return spec
-    if callable(spec):
+    if callable(spec) and not isinstance(spec, type):
         return CallableTranslator(spec)
     raise TypeError(
         f"translator={spec!r} of type {type(spec).__name__}: give an object with translate(texts, source, target) and "

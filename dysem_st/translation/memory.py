@@ -52,6 +52,8 @@ class TranslationMemory:
                 if not isinstance(text, str):
                     raise TypeError(f"row {number} has {text!r} for {key}, not a text")
                 if text.strip():
+                    if code in texts:
+                        raise ValueError(f"row {number} gives {code} twice, once as {key!r}")
                     texts[code] = text.strip()
             self._digest.update(json.dumps(texts, sort_keys=True).encode())
             for code, text in texts.items():
@@ -95,7 +97,12 @@ class TranslationMemory:
             FileNotFoundError: A file is not there.
             ValueError: The files have different numbers of rows, a row is too short, or a language is unknown.
         """
-        parallel = {languages.resolve(code): str(Path(path).resolve()) for code, path in paths.items()}
+        parallel: dict[str, str] = {}
+        for key, path in paths.items():
+            code = languages.resolve(key)
+            if code in parallel:
+                raise ValueError(f"two files for {code}: {parallel[code]} and {path}")
+            parallel[code] = str(Path(path).resolve())
         return cls.from_dict({"files": [{"parallel": parallel, "columns": list(columns)}]})
 
     @classmethod
@@ -126,10 +133,13 @@ def _read_file(path: Path) -> Iterable[Mapping[str, str]]:
                     raise ValueError(f"{path}, line {reader.line_num}: more fields than columns in the header")
                 yield row
     elif kind in (".jsonl", ".ndjson"):
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    row = json.loads(line)
+                    try:
+                        row = json.loads(line)
+                    except json.JSONDecodeError as error:
+                        raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
                     if not isinstance(row, dict):
                         raise ValueError(f"{path}, line {number}: expected an object, found {line.strip()[:60]}")
                     yield row
