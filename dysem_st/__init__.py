@@ -8,26 +8,21 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .calibration import calibrate
+    from .calibration import Centering, calibrate
     from .evaluator import SimilarityEvaluator
     from .layouts import BlockLayout
     from .model import build, export, load
-    from .pooling import ConsensusPooling
+    from .packing import pack, unpack
+    from .pooling import ConsensusPooling, use_joint_similarity
     from .reader import ViewReader
-    from .similarity import (
-        joint_cosine,
-        joint_dimensions,
-        pack,
-        pairwise_joint_cosine,
-        pairwise_joint_dimensions,
-        unpack,
-    )
+    from .similarity import joint_cosine, joint_dimensions, pairwise_joint_cosine, pairwise_joint_dimensions
     from .translation import TranslationError, TranslationMemory, Translator
     from .views import View
 
 # Imported when first used: torch and transformers take seconds, which `dysem-st --help` need not.
 _HOMES = {
     "BlockLayout": "layouts",
+    "Centering": "calibration",
     "ConsensusPooling": "pooling",
     "SimilarityEvaluator": "evaluator",
     "TranslationError": "translation",
@@ -41,14 +36,16 @@ _HOMES = {
     "joint_cosine": "similarity",
     "joint_dimensions": "similarity",
     "load": "model",
-    "pack": "similarity",
+    "pack": "packing",
     "pairwise_joint_cosine": "similarity",
     "pairwise_joint_dimensions": "similarity",
-    "unpack": "similarity",
+    "unpack": "packing",
+    "use_joint_similarity": "pooling",
 }
 
 __all__ = [
     "BlockLayout",
+    "Centering",
     "ConsensusPooling",
     "SimilarityEvaluator",
     "TranslationError",
@@ -67,6 +64,7 @@ __all__ = [
     "pairwise_joint_cosine",
     "pairwise_joint_dimensions",
     "unpack",
+    "use_joint_similarity",
 ]
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .layouts import BlockLayout
+from .layouts import BlockLayout, unwrap
+from .locks import lock_of
 from .packaged import is_packaged, resolve_packaged
 from .residual import decompose
 
@@ -144,13 +145,47 @@ def resolved_revision(base: str, revision: str | None, cache_folder: str | None)
     return revision
 
 
-def parameter_versions(body: nn.Module) -> dict[str, int]:
-    """Return a fingerprint that an in-place change of any weight, or another set of weights, alters.
+class WeightRecord:
+    """What a body's weights were when they were loaded, in a few numbers each.
 
-    Counts PyTorch's own version of each tensor: moving or casting leaves it, an optimiser step or ``load_state_dict``
-    raises it. Weights made under inference mode have no version and count as 0.
+    PyTorch counts the in-place changes of a tensor (an optimiser step, ``load_state_dict``); a sample of values
+    catches what it does not count (``parameter.data``). Moving and casting change neither.
+
+    Args:
+        body: The body; None records nothing.
     """
+
+    SAMPLES = 16
+
+    def __init__(self, body: nn.Module | None) -> None:
+        self.versions = {} if body is None else _versions(body)
+        self.samples = {} if body is None else _samples(body)
+
+    def differs(self, body: nn.Module) -> bool:
+        """Tell whether the body's weights are others than those recorded."""
+        if any(hasattr(module, "_hf_hook") for module in body.modules()):
+            # accelerate makes offloaded parameters anew at each pass, so that neither counts nor values are there.
+            return False
+        samples = _samples(body)
+        return (
+            _versions(body) != self.versions
+            or samples.keys() != self.samples.keys()
+            or any(not torch.equal(self.samples[name].to(now.dtype), now) for name, now in samples.items())
+        )
+
+
+def _versions(body: nn.Module) -> dict[str, int]:
+    # Weights made under inference mode have no count.
     return {name: 0 if parameter.is_inference() else parameter._version for name, parameter in body.named_parameters()}
+
+
+def _samples(body: nn.Module) -> dict[str, Tensor]:
+    found = {}
+    for name, parameter in body.named_parameters():
+        if parameter.device.type != "meta" and parameter.is_floating_point():
+            flat = parameter.detach().flatten()
+            found[name] = flat[:: max(len(flat) // WeightRecord.SAMPLES, 1)].cpu().clone()
+    return found
 
 
 def compiled_part(body: nn.Module) -> str | None:
@@ -159,6 +194,13 @@ def compiled_part(body: nn.Module) -> str | None:
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             return name or type(body).__name__
     return None
+
+
+def execution_device(body: nn.Module) -> torch.device:
+    """Return where a body takes its inputs; the parameters of an offloaded one are nowhere."""
+    hook = getattr(body, "_hf_hook", None)
+    device = getattr(hook, "execution_device", None)
+    return torch.device(device) if device is not None else next(body.parameters()).device
 
 
 def compute_dtype(body: nn.Module) -> torch.dtype:
@@ -177,8 +219,8 @@ def check_identity(body: nn.Module, layout: BlockLayout, ids: Tensor) -> None:
     Raises:
         ValueError: The two sides differ by more than the dtype's rounding, or the layout's modules are not there.
     """
-    ids = ids.to(next(body.parameters()).device)
-    with torch.inference_mode():
+    ids = ids.to(execution_device(body))
+    with torch.inference_mode(), lock_of(unwrap(body)):
         parts = decompose(
             body,
             lambda: body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False),

@@ -22,6 +22,8 @@ from sentence_transformers.base.modules import Module
 from torch import Tensor
 from tqdm import tqdm
 
+from .checks import whole_number
+from .config import Missing
 from .layouts import blocks_of, unwrap, width_of
 from .reader import ViewReader
 from .versions import check_text
@@ -155,7 +157,10 @@ def mean_vectors(
     *,
     batch_size: int = 32,
     show_progress_bar: bool | None = None,
-    **kwargs: Any,  # noqa: ANN401
+    language: str | None = None,
+    missing: Missing | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Average each view over texts, in one pass over any iterable and in constant memory.
 
@@ -164,7 +169,10 @@ def mean_vectors(
         texts: Unlabelled texts, as `encode` takes them.
         batch_size: Texts a batch.
         show_progress_bar: Whether to show progress; None shows it for long runs.
-        kwargs: ``language`` (one code) and ``missing``, as `encode` takes them.
+        language: The texts' language, one code; mappings say their own.
+        missing: ``"error"`` or ``"drop"``, as in `encode`.
+        prompt: As in `encode`; give the one that you encode with.
+        prompt_name: As in `encode`; by default the model's default prompt, as there.
 
     Returns:
         ``means`` ``[m, d]`` float64, and how many texts each view was averaged over, ``[m]``.
@@ -173,8 +181,13 @@ def mean_vectors(
         TypeError: ``texts`` is a single string, or an input is not a text.
         ValueError: A view had no text.
     """
-    if isinstance(texts, (str, Mapping)):
-        raise TypeError("calibration needs many texts, got one")
+    if isinstance(texts, (str, Mapping, Path)) or not isinstance(texts, Iterable) or hasattr(texts, "columns"):
+        raise TypeError(f"calibration takes an iterable of many texts, got a {type(texts).__name__}")
+    if language is not None and not isinstance(language, str):
+        raise TypeError(f"language is one code for all calibration texts, got {language!r}; mappings say their own")
+    if whole_number("batch_size", batch_size, "a number of texts") < 1:
+        raise ValueError(f"batch_size={batch_size}: a batch has at least one text")
+    prompt = model._resolve_prompt(prompt, prompt_name)
     reader: ViewReader = model[0]
     model.eval()
     total: Tensor | None = None
@@ -188,7 +201,7 @@ def mean_vectors(
             window.sort(key=model._input_length)
             for start in range(0, len(window), batch_size):
                 batch = window[start : start + batch_size]
-                features = model.preprocess(batch, **kwargs)
+                features = model.preprocess(batch, prompt=prompt, language=language, missing=missing)
                 features = {key: value.to(model.device) for key, value in features.items()}
                 features = reader(features)
                 summed = features["view_vectors"].double().sum(dim=0).cpu()
@@ -207,7 +220,10 @@ def calibrate(
     *,
     batch_size: int = 32,
     show_progress_bar: bool | None = None,
-    **kwargs: Any,  # noqa: ANN401
+    language: str | None = None,
+    missing: Missing | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
 ) -> SentenceTransformer:
     """Centre a model on unlabelled texts; a few hundred of the kind to be compared are enough.
 
@@ -216,7 +232,10 @@ def calibrate(
         texts: Unlabelled texts, as `encode` takes them, from any iterable.
         batch_size: Texts a batch.
         show_progress_bar: Whether to show progress; None shows it for long runs.
-        kwargs: ``language`` (one code) and ``missing``, as `encode` takes them.
+        language: The texts' language, one code; mappings say their own.
+        missing: ``"error"`` or ``"drop"``, as in `encode`.
+        prompt: As in `encode`; give the one that you encode with.
+        prompt_name: As in `encode`; by default the model's default prompt, as there.
 
     Returns:
         The same model.
@@ -227,7 +246,16 @@ def calibrate(
     """
     if not isinstance(model[0], ViewReader):
         raise ValueError(f"calibrate takes a DySem model; this one reads with {type(model[0]).__name__}")
-    means, counts = mean_vectors(model, texts, batch_size=batch_size, show_progress_bar=show_progress_bar, **kwargs)
+    means, counts = mean_vectors(
+        model,
+        texts,
+        batch_size=batch_size,
+        show_progress_bar=show_progress_bar,
+        language=language,
+        missing=missing,
+        prompt=prompt,
+        prompt_name=prompt_name,
+    )
     set_calibration(model, Centering(means, fingerprint(model[0]), int(counts.min())))
     return model
 

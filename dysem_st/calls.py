@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,17 +72,22 @@ def encode(model: SentenceTransformer, inputs: Any = None, *args: Any, **kwargs:
 
     Raises:
         TypeError: An input is not a text; its position is named. A set has no order.
-        ValueError: An option has no meaning here (see `_check_options`), or there are not as many languages as texts.
+        ValueError: ``output_value="token_embeddings"``, or there are not as many languages as texts.
     """
     if inputs is None and "sentences" in kwargs:
         inputs = kwargs.pop("sentences")
-    _check_options(kwargs, args)
+    value = kwargs.get("output_value", args[4] if len(args) > 4 else "sentence_embedding")  # its place after inputs
+    if value not in ("sentence_embedding", None):
+        raise ValueError(
+            f"output_value={value!r}: a DySem model keeps each view's last token alone. Use 'sentence_embedding', or "
+            "None for every feature of a text (view_vectors, vector, mask, ...)"
+        )
     single = isinstance(inputs, (str, Mapping))
-    batch = [inputs] if single else _as_list(inputs)
+    batch = [inputs] if single else as_list(inputs)
     batch = [check_text(value, position) for position, value in enumerate(batch)]
     language = kwargs.get("language")
     if language is not None and not isinstance(language, str):
-        language = _as_list(language)
+        language = as_list(language)
         kwargs["language"] = None  # one for each text: from here on it travels with its text
     codes = languages_of(batch, language)
     default = model[0].reader_config.source_language
@@ -100,32 +105,19 @@ def encode(model: SentenceTransformer, inputs: Any = None, *args: Any, **kwargs:
             _warn_shortened(report.shortened, len(batch), report.limit)
 
 
-def _as_list(inputs: Any) -> list[Any]:  # noqa: ANN401
-    if isinstance(inputs, np.ndarray):
-        if inputs.ndim != 1:
-            raise TypeError(f"give a one-dimensional array of texts, got shape {inputs.shape}")
-        return list(inputs.tolist())
-    if isinstance(inputs, (set, frozenset)):
-        raise TypeError("a set has no order to return rows in; give a list")
-    if isinstance(inputs, (bytes, bytearray)) or not isinstance(inputs, Iterable):
-        raise TypeError(f"give a text or a batch of texts, got {inputs!r:.80} of type {type(inputs).__name__}")
-    return list(inputs)
-
-
-# The order of `SentenceTransformer.encode`'s positional arguments after `inputs`.
-_POSITIONS = {"output_value": 4, "precision": 5}
-
-
-def _check_options(kwargs: Mapping[str, Any], args: Sequence[Any]) -> None:
-    """Refuse what would give rows or features that do not exist here.
+def as_list(inputs: Any) -> list[Any]:  # noqa: ANN401
+    """Return a batch as a list.
 
     Raises:
-        ValueError: ``output_value="token_embeddings"`` (only each view's last token is kept).
+        TypeError: It is no ordered one-dimensional collection.
     """
-    position = _POSITIONS["output_value"]
-    value = kwargs.get("output_value", args[position] if len(args) > position else "sentence_embedding")
-    if value not in ("sentence_embedding", None):
-        raise ValueError(
-            f"output_value={value!r}: a DySem model keeps each view's last token alone. Use 'sentence_embedding', or "
-            "None for every feature of a text (view_vectors, vector, mask, ...)"
+    if isinstance(inputs, (set, frozenset)):
+        raise TypeError("a set has no order to return rows in; give a list")
+    if hasattr(inputs, "columns") or getattr(inputs, "ndim", 1) != 1:
+        raise TypeError(
+            f"give a one-dimensional batch of texts, got a {type(inputs).__name__}: a column, frame['text'], or its "
+            "rows as mappings, frame.to_dict('records')"
         )
+    if isinstance(inputs, (bytes, bytearray)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"give a text or a batch of texts, got {inputs!r:.80} of type {type(inputs).__name__}")
+    return list(inputs.tolist() if isinstance(inputs, np.ndarray) else inputs)

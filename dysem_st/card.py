@@ -10,6 +10,7 @@ from sentence_transformers.sentence_transformer.model_card import SentenceTransf
 
 from . import languages
 from .packaged import is_packaged
+from .translation.base import name_of
 from .views import SOURCE
 
 if TYPE_CHECKING:
@@ -103,14 +104,12 @@ class DySemModelCardData(SentenceTransformerModelCardData):
 
     def get_model_specific_metadata(self) -> dict[str, Any]:
         """Return what the template shows."""
-        from .calibration import Centering
-        from .pooling import ConsensusPooling
+        from .describe import centering_of, pooling_of
 
         metadata = super().get_model_specific_metadata()
         model = self.model
         config = model[0].reader_config
-        pooling = next(module for module in model if isinstance(module, ConsensusPooling))
-        centering = next((module for module in model if isinstance(module, Centering)), None)
+        pooling, centering = pooling_of(model), centering_of(model)
         metadata.update(
             similarity_fn_name="joint-dimension cosine (DySem)"
             if not model.similarity_fn_name
@@ -128,7 +127,7 @@ class DySemModelCardData(SentenceTransformerModelCardData):
                 }
                 for language, template in config.views
             ],
-            translator=None if model[0].translator is None else model[0].translator.identity,
+            translator=None if model[0].translator is None else name_of(model[0].translator),
             needs_translator=any(language != SOURCE for language, _ in config.views),
         )
         return metadata
@@ -137,8 +136,8 @@ class DySemModelCardData(SentenceTransformerModelCardData):
 def use_card(model: SentenceTransformer) -> None:
     """Give a model this card, keeping what its owner has set on the stock one."""
     old = model.model_card_data
-    if isinstance(old, DySemModelCardData):
-        return
+    if type(old) is not SentenceTransformerModelCardData:
+        return  # this card already, or one of the caller's own making
     card = DySemModelCardData(
         **{
             item.name: getattr(old, item.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -124,6 +125,9 @@ def _positive(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode still gets the numbers
     args = make_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
@@ -137,8 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (ValueError, TypeError, FileNotFoundError) as error:
         return _fail(str(error), 2)
-    except (OSError, ImportError, RuntimeError, FloatingPointError) as error:
-        return _fail(str(error), 1)
+    except Exception as error:  # a person reads this; DYSEM_TRACEBACK=1 is for reporting a bug
+        if os.environ.get("DYSEM_TRACEBACK"):
+            raise
+        return _fail(f"{type(error).__name__}: {error}", 1)
     return 0
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def similarity(args: Namespace) -> None:
     """Score two texts by joint-dimension cosine, and say on how many dimensions and in which views."""
+    from .describe import describe
     from .similarity import pairwise_joint_cosine, pairwise_joint_dimensions
 
     model = _load(args)
@@ -44,14 +45,16 @@ def similarity(args: Namespace) -> None:
 
 def encode(args: Namespace) -> None:
     """Encode the texts of a file to packed rows (.npy) or to vectors and semantic sets (.npz)."""
-    from .similarity import unpack
+    from .describe import describe
+    from .packing import unpack
 
     output = Path(args.output)
     if output.suffix not in (".npy", ".npz"):
         raise ValueError(f"{output}: give a .npy file for packed rows or a .npz file for vector and mask")
     if not output.parent.is_dir():
         raise FileNotFoundError(f"no folder {output.parent} to write {output.name} to")
-    texts = list(read_texts(Path(args.file)))
+    if not (texts := list(read_texts(Path(args.file)))):
+        raise ValueError(f"no texts in {args.file}")
     model = _load(args)
     rows = model.encode(texts, show_progress_bar=not args.json and sys.stderr.isatty(), **_encode_options(args))
     if output.suffix == ".npy":
@@ -69,6 +72,7 @@ def encode(args: Namespace) -> None:
 def calibrate(args: Namespace) -> None:
     """Take each view's mean over unlabelled texts, centre the model on it, and save the model to a folder."""
     from .calibration import calibrate as calibrate_model
+    from .describe import describe
 
     texts = read_texts(Path(args.file))
     model = _load(args, calibration=None)
@@ -144,31 +148,11 @@ def demo(args: Namespace) -> None:
     from .demo import run
 
     hush()
-    result = run(device=args.device)
+    result = run(device=_device(args.device))
     if args.json:
         _print_json({key: value for key, value in result.items() if key != "table"})
     else:
         _print(result["table"])
-
-
-def describe(model: SentenceTransformer) -> dict[str, Any]:
-    """Return what a model reads and how, for people and for JSON output."""
-    from .calibration import Centering
-    from .pooling import ConsensusPooling
-
-    reader = model[0]
-    centering = next((module for module in model if isinstance(module, Centering)), None)
-    pooling = next(module for module in model if isinstance(module, ConsensusPooling))
-    config = reader.reader_config
-    return {
-        "base": config.base or "stored weights",
-        "views": [str(view) for view in reader.views],
-        "component": config.component,
-        "layers": config.layers,
-        "vector": pooling.vector,
-        "k": pooling.k,
-        "calibrated_on": centering.count if centering is not None else None,
-    }
 
 
 def read_texts(path: Path) -> Iterator[str | Mapping[str, str]]:
@@ -182,18 +166,26 @@ def read_texts(path: Path) -> Iterator[str | Mapping[str, str]]:
         raise FileNotFoundError(f"no file {path}")
     if path.suffix.lower() not in (".txt", ".jsonl"):
         raise ValueError(f"{path}: give a .txt file with a text a line, or a .jsonl file")
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if path.suffix.lower() == ".txt":
-                yield line.rstrip("\r\n")
-            elif line.strip():
-                try:
-                    value = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-                if not isinstance(value, (str, dict)):
-                    raise ValueError(f"{path}, line {number}: a string or {{code: text}}, found {line.strip()[:60]}")
-                yield value
+    try:
+        # Windows editors put a byte-order mark in front, which is no part of the first text.
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if path.suffix.lower() == ".txt":
+                    yield line.rstrip("\r\n")
+                elif line.strip():
+                    yield _json_text(line, f"{path}, line {number}")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
+
+
+def _json_text(line: str, where: str) -> str | Mapping[str, str]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON ({error})") from error
+    if not isinstance(value, (str, dict)):
+        raise ValueError(f"{where}: a string or {{code: text}}, found {line.strip()[:60]}")
+    return value
 
 
 def _load(args: Namespace, **overrides: Any) -> SentenceTransformer:  # noqa: ANN401
@@ -204,13 +196,24 @@ def _load(args: Namespace, **overrides: Any) -> SentenceTransformer:  # noqa: AN
     if args.base:
         overrides["base"] = args.base
     if args.device:
-        overrides["device"] = args.device
+        overrides["device"] = _device(args.device)
     if args.dtype:
         overrides["model_kwargs"] = {"dtype": args.dtype}
     if args.translations:
         overrides["translator"] = TranslationMemory.from_file(*args.translations)
     with tqdm(total=0, bar_format="Loading the model {elapsed}", leave=False, delay=1, file=sys.stderr):
         return load(args.model, **overrides)
+
+
+def _device(name: str | None) -> str | None:
+    """Return a device's name, if it can be used here."""
+    import torch
+
+    try:
+        torch.empty(0, device=name or "cpu")
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        raise ValueError(f"--device {name}: {error}") from error
+    return name
 
 
 def _encode_options(args: Namespace) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class ReaderConfig:
             TypeError: A value has the wrong type.
             ValueError: A value is not among its choices.
         """
+        if self.store_weights not in (True, False, None):
+            raise TypeError(f"store_weights is True, False or None, got {self.store_weights!r}")
         self.source_language = languages.resolve(self.source_language)
         for name, choices in (
             ("component", layouts.COMPONENTS),
@@ -70,6 +72,9 @@ class ReaderConfig:
         ):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+        for pair in self.views:
+            if len(pair) != 2:
+                raise ValueError(f"a view is a pair (language, template), got {pair!r}")
         self.views = [list(View(*pair)) for pair in self.views]
         for language, template in self.views:
             if template not in self.templates:
@@ -86,8 +91,10 @@ class ReaderConfig:
         """Rebuild a saved configuration.
 
         Raises:
-            ValueError: It holds keys that this version does not know.
+            ValueError: It lacks settings, or holds some that this version does not know.
         """
         if unknown := sorted(set(values) - set(cls.__dataclass_fields__)):
             raise ValueError(f"unknown settings {unknown}: was this model saved by a newer dysem_st?")
+        if absent := sorted({"base", "views", "templates"} - set(values)):
+            raise ValueError(f"the settings lack {absent}; is the model complete?")
         return cls(**values)

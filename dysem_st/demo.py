@@ -7,20 +7,18 @@ import sys
 import time
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from .commands import describe
+from .describe import describe
 from .languages import CANDIDATES
-from .model import build, load
+from .model import load
 from .packaged import PACKAGED
-from .similarity import pairwise_joint_cosine, pairwise_joint_dimensions, unpack
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from .packing import unpack
+from .prompteol import prompteol
+from .similarity import pairwise_joint_cosine, pairwise_joint_dimensions
 
 PRESET = "dysem/gemma-3-270m"
 RELATIONS = {"same": "same meaning", "related": "same subject", "unrelated": "unrelated"}
@@ -60,17 +58,6 @@ def run(device: str | None = None) -> dict[str, Any]:
     scored = [{**pair, **{name: values[i] for name, values in columns.items()}} for i, pair in enumerate(pairs)]
     result = {**describe(model), "of": vectors.shape[1], "pairs": scored, "seconds": time.monotonic() - start}
     return {**result, "table": table(result)}
-
-
-@torch.inference_mode()
-def prompteol(model: SentenceTransformer, texts: list[str]) -> Tensor:
-    """Return PromptEOL vectors ``[n, d]``: the final hidden state of the English prompt's last token."""
-    reader = model[0]
-    english = build(reader.body, tokenizer=reader.tokenizer, views=[("source", "eng_Latn")])
-    features = {key: value.to(model.device) for key, value in english.preprocess(texts).items()}
-    ids, mask = features["input_ids"][:, 0], features["attention_mask"][:, 0]
-    states = reader.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    return states[torch.arange(len(ids)), mask.sum(-1) - 1].float()
 
 
 def table(result: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -155,6 +156,8 @@ def layer_range(layers: Any, n_layers: int, component: Component = "attention") 
         TypeError: ``layers`` has none of the forms above.
         ValueError: A layer lies outside 1..L, the pair runs backwards, or a hidden state is asked for a part.
     """
+    if not isinstance(layers, (str, bool)) and hasattr(layers, "__index__"):
+        layers = operator.index(layers)
     whole = isinstance(layers, int) and not isinstance(layers, bool)
     if isinstance(layers, str) and layers == "all":
         layers, whole = (1, n_layers), False

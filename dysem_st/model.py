@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from .arguments import CONSTRUCTOR, LOADING, POOLING, as_calibration, construct, load_options, take
-from .body import body_of
+from .body import body_of, execution_device
 from .calibration import Centering
 from .config import Missing, ReaderConfig
 from .layouts import BlockLayout, Component, Readout
@@ -18,12 +19,13 @@ from .pooling import ConsensusPooling, RankBy, VectorChoice
 from .presets import ORGANISATION, Preset, find_preset, near_presets
 from .reader import ViewReader
 from .saved import load_saved
+from .storage import reader_from_base
 from .translation.base import resolve_translator
 from .views import make_views
 
 
 def build(
-    base: str | nn.Module,
+    base: str | os.PathLike[str] | nn.Module,
     *,
     languages: Sequence[str] | None = None,
     views: Iterable[tuple[str, str]] | None = None,
@@ -74,7 +76,8 @@ def build(
         tokenizer: The tokenizer of a ``base`` that is a loaded model.
         kwargs: sentence-transformers' own: device, prompts, default_prompt_name, cache_folder, trust_remote_code,
             revision, local_files_only, token, model_kwargs (dtype, device_map, attn_implementation,
-            quantization_config, gguf_file, ...), processor_kwargs, config_kwargs, model_card_data, truncate_dim.
+            quantization_config, gguf_file, ...), processor_kwargs, config_kwargs, model_card_data, truncate_dim,
+            similarity_fn_name.
 
     Returns:
         A stock `SentenceTransformer` whose `similarity` is the joint-dimension cosine.
@@ -90,6 +93,8 @@ def build(
         rows = model.encode(["A man is playing a guitar.", "Someone plays music."])
         model.similarity(rows, rows)
     """
+    if isinstance(base, os.PathLike):
+        base = os.fspath(base)
     constructor = take(kwargs, CONSTRUCTOR)
     loading = take(kwargs, LOADING)
     if kwargs:
@@ -116,11 +121,12 @@ def build(
     pooling = ConsensusPooling(k=k, vector=vector, rank_by=rank_by)
     resolved = resolve_translator(translator)
     if isinstance(base, str):
-        reader = ViewReader.from_base(config, load_options(loading), resolved)
+        reader = reader_from_base(ViewReader, config, load_options(loading), resolved)
     elif isinstance(base, nn.Module):
         if tokenizer is None:
             raise TypeError("a base that is a loaded model needs tokenizer=...")
-        reader = ViewReader(body_of(base).eval(), tokenizer, config, resolved)
+        reader = ViewReader(body_of(base), tokenizer, config, resolved)
+        constructor.setdefault("device", str(execution_device(base)))  # the caller's model stays where it is
     else:
         raise TypeError(f"base is a name, a folder or a loaded model, got {type(base).__name__}")
     return _assemble(reader, pooling, as_calibration(calibration), constructor, model_kwargs)

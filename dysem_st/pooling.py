@@ -8,7 +8,9 @@ import torch
 from sentence_transformers.base.modules import Module
 from torch import Tensor
 
-from .similarity import joint_cosine, pack, pairwise_joint_cosine
+from .checks import whole_number
+from .packing import pack
+from .similarity import joint_cosine, pairwise_joint_cosine
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -31,6 +33,17 @@ class _JointName(str):
 
 
 JOINT_COSINE = _JointName("joint_cosine")
+
+
+def use_joint_similarity(model: SentenceTransformer) -> None:
+    """Make a model score by the joint cosine.
+
+    Every DySem model does so from construction on; this brings it back after ``model.similarity_fn_name = ...``, which
+    replaces it (by plain cosine where it is set to None).
+    """
+    model._similarity = joint_cosine
+    model._similarity_pairwise = pairwise_joint_cosine
+    model._similarity_fn_name = JOINT_COSINE
 
 
 def select(scores: Tensor, allowed: Tensor, k: int) -> Tensor:
@@ -114,8 +127,7 @@ class ConsensusPooling(Module):
 
     def __init__(self, k: int = 1024, vector: VectorChoice = "mean", rank_by: RankBy = "mean") -> None:
         super().__init__()
-        if not isinstance(k, int) or isinstance(k, bool):
-            raise TypeError(f"k is a number of dimensions, got {k!r}")
+        k = whole_number("k", k, "a number of dimensions")
         if k < 1:
             raise ValueError(f"k={k}: a semantic set has at least one dimension")
         for name, value, choices in (("vector", vector, ("mean", "source")), ("rank_by", rank_by, ("mean", "vector"))):
@@ -147,11 +159,8 @@ class ConsensusPooling(Module):
     def on_model_ready(self, model: SentenceTransformer) -> None:
         """Give the model the joint similarity; called at the end of construction and of every reload."""
         self._dim = model[0].get_embedding_dimension()
-        if model._similarity_fn_name:
-            return  # the caller asked for one of sentence-transformers' own functions
-        model._similarity = joint_cosine
-        model._similarity_pairwise = pairwise_joint_cosine
-        model._similarity_fn_name = JOINT_COSINE
+        if not model._similarity_fn_name:  # otherwise the caller asked for one of sentence-transformers' own functions
+            use_joint_similarity(model)
 
     def get_embedding_dimension(self) -> int | None:
         """Return 2d, the width of a packed row."""

@@ -1,4 +1,4 @@
-"""PromptEOL templates and the text that goes into them (DySem §3.1, Eq. 9 and 11)."""
+"""PromptEOL templates and the text that goes into them (DySem §3.1, Eq. 9)."""
 
 from __future__ import annotations
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +14,10 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 
 from . import layouts, prompts, residual
-from .body import (
-    LoadOptions,
-    check_identity,
-    compiled_part,
-    compute_dtype,
-    load_body,
-    parameter_versions,
-    resolved_revision,
-    unchanged_adapter,
-    without_adapters,
-)
+from .body import WeightRecord, check_identity, compiled_part, compute_dtype
 from .calls import install_encode, note_shortened
 from .card import use_card
+from .checks import whole_number
 from .config import Missing, ReaderConfig
 from .locks import lock_of
 from .tokens import Prompt, PromptTokenizer, pad
@@ -45,8 +33,6 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import Self
 
-logger = logging.getLogger(__name__)
-
 # The authors' program cuts prompts at 512 tokens; a longer limit is one assignment away (`model.max_seq_length`).
 DEFAULT_MAX_SEQ_LENGTH = 512
 # The fewest rows of a forward pass, so that one text in twelve views is not twelve passes.
@@ -54,7 +40,7 @@ MIN_ROWS = 8
 
 
 class ViewReader(InputModule):
-    """Reads each text in m views and returns one vector a view, ``[B, m, d]`` (DySem §3.1, Eq. 10 to 11).
+    """Reads each text in m views and returns one vector a view, ``[B, m, d]`` (DySem §3.1, Eq. 9 and 10).
 
     Args:
         body: The decoder without its head; None makes a module that can be saved but not run.
@@ -82,28 +68,29 @@ class ViewReader(InputModule):
         self.views = [View(*pair) for pair in config.views]
         self.translator = translator if translator is not None else resolve_translator(config.translator)
         self.tokenizer = tokenizer
-        self._loaded_versions = parameter_versions(body) if body is not None else {}
+        self._weights = WeightRecord(body)
         if body is None:
             return
         self.layout = layouts.BlockLayout.from_dict(config.layout) if config.layout else layouts.find_layout(body)
         layouts.layer_range(config.layers, len(layouts.blocks_of(body, self.layout)), config.component)
-        limit = getattr(layouts.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
-        self.max_seq_length = (
-            min(DEFAULT_MAX_SEQ_LENGTH, limit) if config.max_seq_length is None else config.max_seq_length
-        )
+        self._positions = getattr(layouts.unwrap(body).config, "max_position_embeddings", None) or sys.maxsize
+        if config.max_seq_length is None:
+            self.max_seq_length = min(DEFAULT_MAX_SEQ_LENGTH, self._positions)
+        else:
+            self.max_seq_length = config.max_seq_length
         if config.layout:
             template = next(iter(config.templates.values()))
-            ids = self._prompt_tokenizer.encode([Prompt(*_around(template))], sys.maxsize)[0]
+            ids = self.prompt_tokenizer.encode([Prompt(*_around(template))], sys.maxsize)[0]
             check_identity(body, self.layout, torch.tensor(ids))
 
     @property
     def tokenizer(self) -> Any:  # noqa: ANN401
         """The base model's tokenizer."""
-        return self._prompt_tokenizer.tokenizer
+        return self.prompt_tokenizer.tokenizer
 
     @tokenizer.setter
     def tokenizer(self, value: Any) -> None:  # noqa: ANN401
-        self._prompt_tokenizer = PromptTokenizer(value)
+        self.prompt_tokenizer = PromptTokenizer(value)
 
     @property
     def max_seq_length(self) -> int | None:
@@ -111,16 +98,17 @@ class ViewReader(InputModule):
 
         Raises:
             TypeError: It is set to something else than an integer.
-            ValueError: It is set to less than a template has tokens.
+            ValueError: It is set to less than a template has tokens, or to more than the LLM has positions.
         """
         return self.reader_config.max_seq_length
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"max_seq_length is a number of tokens, got {value!r}")
+        value = whole_number("max_seq_length", value, "a number of tokens")
+        if value > self._positions:
+            raise ValueError(f"max_seq_length={value}: this LLM has {self._positions} positions")
         bare = [Prompt(*_around(self.reader_config.templates[view.template])) for view in self.views]
-        self._prompt_tokenizer.encode(bare, value)
+        self.prompt_tokenizer.encode(bare, value)
         self.reader_config.max_seq_length = value
 
     def get_embedding_dimension(self) -> int | None:
@@ -188,13 +176,14 @@ class ViewReader(InputModule):
                     version = text[text.source if view.language == SOURCE else view.language]
                     head, tail = prompts.split(self.reader_config.templates[view.template], prompt or "")
                     filled.append(Prompt(head, prompts.normalise(version), tail))
-        encoded, shortened = self._prompt_tokenizer.encode(filled, self.max_seq_length or DEFAULT_MAX_SEQ_LENGTH)
+        encoded, shortened = self.prompt_tokenizer.encode(filled, self.max_seq_length or DEFAULT_MAX_SEQ_LENGTH)
         if shortened:
             owner = torch.nonzero(view_mask)[:, 0]
             note_shortened(len(set(owner[shortened].tolist())), len(texts), self.max_seq_length)
         rows = iter(encoded)
         ids, mask = pad([next(rows) if there else [] for there in view_mask.flatten().tolist()])
-        shape = (len(texts), len(self.views), -1)
+        self._check_vocabulary(ids)
+        shape = (len(texts), len(self.views), ids.shape[1])
         return {
             "input_ids": ids.reshape(shape),
             "attention_mask": mask.reshape(shape),
@@ -252,6 +241,14 @@ class ViewReader(InputModule):
             )
         return vectors
 
+    def _check_vocabulary(self, ids: Tensor) -> None:
+        embedding = getattr(self.body, "get_input_embeddings", lambda: None)()
+        size = getattr(embedding, "num_embeddings", None)
+        if size is not None and ids.numel() and int(ids.max()) >= size:
+            raise ValueError(
+                f"the tokenizer gave token {int(ids.max())}, and the LLM knows {size}: they do not belong together"
+            )
+
     def _source_view(self, text: Versions) -> int:
         """Return the view whose text is in the source language, one in that language's template first."""
         holding = [i for i, view in enumerate(self.views) if view.language in (SOURCE, text.source)]
@@ -263,150 +260,40 @@ class ViewReader(InputModule):
         return self.body
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy's tensors count their versions anew, so what travels is whether the weights had changed.
-        return {**self.__dict__, "_loaded_versions": {} if self.weights_changed() else None}
+        # A copy's tensors count their changes anew, so what travels is whether the weights had changed.
+        return {**self.__dict__, "_weights": WeightRecord(None) if self.weights_changed() else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if self._loaded_versions is None:
-            self._loaded_versions = parameter_versions(self.body) if self.body is not None else {}
+        if self._weights is None:
+            self._weights = WeightRecord(self.body)
 
     def weights_changed(self) -> bool:
         """Tell whether the LLM's weights differ from those that were loaded."""
-        return self.body is not None and parameter_versions(self.body) != self._loaded_versions
+        return self.body is not None and self._weights.differs(self.body)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the configuration that `save` writes."""
-        config = asdict(self.reader_config)
-        config["translator"] = saved_form(self.translator)
-        return config
+        return {**asdict(self.reader_config), "translator": saved_form(self.translator)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ANN401
-        """Write the configuration, and the LLM with its tokenizer where they cannot be had from the base again."""
-        config = self.reader_config
-        store = config.store_weights
-        if store is None:
-            local = config.base is None or Path(config.base).exists()
-            store = self.body is not None and (local or self.weights_changed())
-        if self.translator is not None and saved_form(self.translator) is None:
-            logger.warning(
-                "The translator %s cannot be saved with the model: pass translator=... to dysem_st.load again",
-                self.translator.identity,
-            )
-        if not store:
-            self.save_config(output_path)
-            return
-        body: Any = without_adapters(self._running_body())
-        if adapter_files := unchanged_adapter(config.base, self.weights_changed()):
-            for file in adapter_files:
-                shutil.copy(file, output_path)
-        else:
-            body.save_pretrained(output_path)
-        self.tokenizer.save_pretrained(output_path)
-        self.reader_config = replace(config, base=None, revision=None, gguf_file=None)
-        try:
-            self.save_config(output_path)
-        finally:
-            self.reader_config = config
+        """Write the configuration, and the LLM where it cannot be had from its base (`dysem_st.storage`)."""
+        from .storage import save_reader
+
+        save_reader(self, Path(output_path))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        trust_remote_code: bool = False,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
-        config_kwargs: dict[str, Any] | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        translator: Translator | None = None,
-        loaded: tuple[nn.Module, Any] | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Self:
-        """Load a saved reader and the LLM that it names (sentence-transformers calls this).
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # noqa: ANN401
+        """Load a saved reader and its LLM; sentence-transformers calls this.
 
         Args:
             model_name_or_path: A folder or a Hub repository.
             subfolder: Where in it the configuration lies.
-            token: See sentence-transformers, as for the arguments that follow.
-            cache_folder: Where Hub files are kept.
-            revision: The repository's revision; the base's own is in the configuration.
-            local_files_only: Never ask the Hub.
-            trust_remote_code: Let the base model run code from its repository.
-            model_kwargs: For ``AutoModel.from_pretrained``.
-            processor_kwargs: For ``AutoTokenizer.from_pretrained``.
-            config_kwargs: For ``AutoConfig.from_pretrained``.
-            overrides: Settings to use instead of the saved ones.
-            translator: A translator to use instead of the saved one.
-            loaded: A body and its tokenizer to use instead of loading them.
-            kwargs: Ignored.
-
-        Raises:
-            FileNotFoundError: There is no saved reader there.
-            OSError: The base model cannot be loaded.
+            kwargs: See `dysem_st.storage.load_reader`.
         """
-        try:
-            saved = cls.load_config(
-                model_name_or_path,
-                subfolder=subfolder,
-                token=token,
-                cache_folder=cache_folder,
-                revision=revision,
-                local_files_only=local_files_only,
-            )
-        except json.JSONDecodeError as error:
-            name = f"{cls.config_file_name} of {model_name_or_path}"
-            raise ValueError(f"{name} is not JSON ({error}); is the model complete?") from error
-        if not saved:
-            raise FileNotFoundError(f"no {cls.config_file_name} in {model_name_or_path}")
-        config = ReaderConfig.from_dict({**saved, **(overrides or {})})
-        if loaded is not None:
-            return cls(*loaded, config, translator)
-        options = LoadOptions(
-            revision=config.revision if config.base is not None else revision,
-            token=token,
-            cache_folder=cache_folder,
-            local_files_only=local_files_only,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=dict(model_kwargs or {}),
-            processor_kwargs=dict(processor_kwargs or {}),
-            config_kwargs=dict(config_kwargs or {}),
-        )
-        return cls.from_base(config, options, translator, folder=model_name_or_path)
+        from .storage import load_reader
 
-    @classmethod
-    def from_base(
-        cls,
-        config: ReaderConfig,
-        options: LoadOptions,
-        translator: Translator | None = None,
-        folder: str | None = None,
-    ) -> Self:
-        """Load the LLM that a configuration names and make a reader of it.
-
-        Args:
-            config: The settings.
-            options: How to load the LLM.
-            translator: Where missing language versions come from.
-            folder: Where the weights lie if ``config.base`` is None.
-        """
-        source = config.base if config.base is not None else folder
-        if source is None:
-            raise ValueError("the configuration names no base model")
-        if config.gguf_file:
-            options.model_kwargs.setdefault("gguf_file", config.gguf_file)
-        if config.dtype and "torch_dtype" not in options.model_kwargs:
-            options.model_kwargs.setdefault("dtype", config.dtype)
-        if (dtype := options.model_kwargs.get("dtype", options.model_kwargs.get("torch_dtype"))) is not None:
-            config.dtype = str(dtype).removeprefix("torch.")
-        body, tokenizer = load_body(source, options)
-        if config.base is not None:
-            config.revision = resolved_revision(config.base, config.revision, options.cache_folder)
-        return cls(body, tokenizer, config, translator)
+        return load_reader(cls, model_name_or_path, subfolder, **kwargs)
 
     def __repr__(self) -> str:
         config = self.reader_config

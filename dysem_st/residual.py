@@ -174,8 +174,9 @@ def decompose(body: nn.Module, run: Callable[[], Any], last: Tensor, *, layout: 
             _hook_component(blocks, layout, component, "residual", only, sums[component], handles)
         run()
     return Decomposition(
-        embedding=sums["embedding"].result(1),
-        attention=sums["attention"].result(len(blocks)),
-        ffn=sums["ffn"].result(len(blocks)),
-        hidden=sums["hidden"].result(1),
+        # To one device: the blocks of a sharded body are on several.
+        embedding=sums["embedding"].result(1).cpu(),
+        attention=sums["attention"].result(len(blocks)).cpu(),
+        ffn=sums["ffn"].result(len(blocks)).cpu(),
+        hidden=sums["hidden"].result(1).cpu(),
     )

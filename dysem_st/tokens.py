@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -106,22 +107,43 @@ class PromptTokenizer:
             return []
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            encoded = self.tokenizer(
-                strings, add_special_tokens=add, split_special_tokens=not special, return_special_tokens_mask=True
-            )
-            pairs = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
-            return [_without_trailing(ids, mask) for ids, mask in pairs]
+            return self._slow(strings, special, add)
         # Straight to the backend: a call on the tokenizer sets padding, truncation and special tokens on shared state
         # each time, which fails under threads ("Already borrowed").
-        with lock_of(self.tokenizer):
-            if backend.truncation is not None:
-                backend.no_truncation()
-            if backend.padding is not None:
-                backend.no_padding()
-            if backend.encode_special_tokens == special:
-                backend.encode_special_tokens = not special
+        with lock_of(self.tokenizer), _plain_settings(backend, special):
             encodings = backend.encode_batch(strings, add_special_tokens=add)
         return [_without_trailing(encoding.ids, encoding.special_tokens_mask) for encoding in encodings]
+
+    def _slow(self, strings: list[str], special: bool, add: bool) -> list[list[int]]:
+        """Tokenise with a tokenizer written in Python, few of which tell which of their tokens they added."""
+        bare = self.tokenizer(strings, add_special_tokens=False, split_special_tokens=not special)["input_ids"]
+        if not add:
+            return [list(ids) for ids in bare]
+        full = self.tokenizer(strings, split_special_tokens=not special)["input_ids"]
+        rows = []
+        for ids, inner in zip(full, bare, strict=True):
+            ends = [end for end in range(len(ids), -1, -1) if list(ids[max(end - len(inner), 0) : end]) == list(inner)]
+            rows.append(list(ids[: ends[0]] if ends and inner else ids))
+        return rows
+
+
+@contextmanager
+def _plain_settings(backend: Any, special: bool) -> Iterator[None]:  # noqa: ANN401
+    """Turn truncation and padding off, and special tokens in a text on or off; put everything back afterwards."""
+    truncation, padding, split = backend.truncation, backend.padding, backend.encode_special_tokens
+    try:
+        if truncation is not None:
+            backend.no_truncation()
+        if padding is not None:
+            backend.no_padding()
+        backend.encode_special_tokens = not special
+        yield
+    finally:
+        backend.encode_special_tokens = split
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
 
 
 def _without_trailing(ids: list[int], special: list[int]) -> list[int]:

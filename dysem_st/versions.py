@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import languages
-from .translation.base import translate_checked
+from .translation.base import name_of, translate_checked
 from .views import SOURCE, View
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_text(value: object, position: int) -> str | Mapping[str, str]:
         if not value:
             raise ValueError(f"input {position} is an empty mapping; give at least one {{language code: text}}")
         for key, text in value.items():
-            if not isinstance(text, str):
+            if text is not None and not isinstance(text, str):
                 raise TypeError(f"input {position} has {text!r} of type {type(text).__name__} for {key!r}, not a text")
         return value
     raise TypeError(
@@ -55,7 +55,7 @@ def as_versions(value: str | Mapping[str, str], language: str | None, default: s
     """Return the versions that an input brings, and which is its source.
 
     Args:
-        value: A string, or a mapping of ready translations.
+        value: A string, or a mapping of ready translations, where None and blank versions count as absent.
         language: The source language that the caller stated, if any.
         default: The model's source language.
         position: The input's place, for messages.
@@ -72,7 +72,8 @@ def as_versions(value: str | Mapping[str, str], language: str | None, default: s
         code = languages.resolve(key)
         if code in texts:
             raise ValueError(f"input {position} gives {code} twice, once as {key!r}")
-        texts[code] = text
+        if text is not None:
+            texts[code] = text
     source = language or (default if default in texts else next(iter(texts)) if len(texts) == 1 else None)
     if source not in texts:
         raise ValueError(
@@ -80,6 +81,9 @@ def as_versions(value: str | Mapping[str, str], language: str | None, default: s
             + (f"language={language!r} is not among them" if language else f"the model's {default} is not among them")
             + "; say which one is the source with encode(..., language=...)"
         )
+    if texts[source].strip():
+        # A blank beside a text that is none is a gap in the table, not a translation.
+        texts = {code: text for code, text in texts.items() if text.strip()}
     return Versions(texts, source)
 
 
@@ -118,7 +122,7 @@ def complete(texts: Sequence[Versions], views: Sequence[View], translator: Trans
             for original, translated in zip(
                 waiting, translate_checked(translator, list(waiting), source, target), strict=True
             ):
-                if translated is not None:
+                if translated is not None and translated.strip():
                     for versions in waiting[original]:
                         versions[target] = translated
     return filled
@@ -146,7 +150,7 @@ def check_present(
     views: Sequence[View],
     present: Sequence[Sequence[bool]],
     missing: str,
-    translator: object,
+    translator: Translator | None,
 ) -> None:
     """Check that each text has every view, or with ``missing="drop"`` at least one.
 
@@ -164,7 +168,7 @@ def check_present(
         if all(there) or (missing == "drop" and any(there)):
             continue
         lacking = dict.fromkeys(view.language for view, has in zip(views, there, strict=True) if not has)
-        asked = getattr(translator, "identity", None)
+        asked = name_of(translator) if translator is not None else None
         raise ValueError(
             f"{text[text.source]!r:.80} ({text.source}) has no version in {', '.join(lacking)}: "
             + (f"{asked} gave none" if asked else "the model has no translator")

@@ -40,7 +40,7 @@ def make_views(
         prompt: ``"english"`` (the paper's EP: every version in the English template), ``"language-specific"`` (LP:
             each in its own), ``"source-text"`` (the untranslated text in each language's template), a mapping
             ``{code: template}`` of own templates (used as LP), or one template for every language.
-        views: Explicit pairs; ``prompt`` then only supplies templates.
+        views: Explicit pairs; ``prompt`` then only supplies templates, a mapping or one for all.
 
     Returns:
         The views in order, and the templates that they use by code.
@@ -53,6 +53,7 @@ def make_views(
     if (languages_ is None) == (views is None):
         raise ValueError("give either languages=[...] (with prompt=...) or views=[(language, template), ...]")
     own: dict[str, str] = {}
+    one: str | None = None
     setting = "language-specific"
     if isinstance(prompt, Mapping):
         own = prompts.resolve_templates(prompt)
@@ -61,7 +62,7 @@ def make_views(
     elif prompt in PROMPTS:
         setting = prompt
     elif prompts.PLACEHOLDER in prompt:
-        own = {"eng_Latn": prompts.check_template("prompt", prompt)}
+        one = prompts.check_template("prompt", prompt)
         setting = "english"
     else:
         raise ValueError(
@@ -81,8 +82,13 @@ def make_views(
         raise ValueError("a model needs at least one view, got none")
     if len(set(pairs)) < len(pairs):
         raise ValueError(f"repeated views: {[str(view) for view in sorted(set(pairs)) if pairs.count(view) > 1]}")
+    used = {view.template for view in pairs}
+    if unused := sorted(set(own) - used):
+        raise ValueError(f"prompt has templates for {', '.join(unused)}, which no view uses; views: {list(pairs)}")
+    if one is not None:
+        own = dict.fromkeys(used, one)
     available = {**prompts.TEMPLATES, **own}
-    if missing := sorted({view.template for view in pairs} - set(available)):
+    if missing := sorted(used - set(available)):
         raise ValueError(
             f"no template in {', '.join(missing)}: templates come with the package for "
             f"{', '.join(prompts.TEMPLATES)}. Give yours as prompt={{{missing[0]!r}: '... {{text}} ...'}}, or use "

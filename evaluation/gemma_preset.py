@@ -1,8 +1,8 @@
 """How the ``gemma-3-270m`` preset was made: ``python -m evaluation.gemma_preset choose | languages | calibrate``.
 
 ``choose`` ranks source-text views, the untranslated English text in each language's template, alone and together, on
-rows 0 to 299 of the development file with means from rows 1000 to 1149. ``languages`` scores the preset on the files of
-other languages, with means of English texts, of the language's own, and of all languages. ``calibrate`` takes the
+rows 0 to 299 of the development file with means from rows 1000 to 1149. ``languages`` scores the preset on the files
+of other languages, with means of English texts, of the language's own, and of all languages. ``calibrate`` takes the
 preset's means on English rows 1000 to 1499 and writes them beside the preset.
 """
 

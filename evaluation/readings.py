@@ -11,8 +11,9 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from tqdm import tqdm
 
+from dysem_st.packing import pack
 from dysem_st.pooling import pool
-from dysem_st.similarity import pack, pairwise_joint_cosine, pairwise_joint_dimensions
+from dysem_st.similarity import pairwise_joint_cosine, pairwise_joint_dimensions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,27 +29,6 @@ def read_views(
     for start in tqdm(range(0, len(order), batch_size), desc=label, leave=False):
         features = model.preprocess([texts[i] for i in order[start : start + batch_size]])
         parts.append(model[0]({key: value.to(model.device) for key, value in features.items()})["view_vectors"].cpu())
-    out = torch.empty_like(torch.cat(parts))
-    out[order] = torch.cat(parts)
-    return out
-
-
-@torch.inference_mode()
-def prompteol(model: SentenceTransformer, texts: Sequence[str], batch_size: int = 32) -> Tensor:
-    """Return PromptEOL vectors ``[n, d]``: the last hidden state, after the final norm, at the prompt's last token.
-
-    Args:
-        model: A model whose first view is the source text in the template to use.
-        texts: Source texts.
-        batch_size: Texts a pass.
-    """
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    parts = []
-    for start in tqdm(range(0, len(order), batch_size), desc="PromptEOL", leave=False):
-        features = model.preprocess([texts[i] for i in order[start : start + batch_size]])
-        ids, mask = features["input_ids"][:, 0].to(model.device), features["attention_mask"][:, 0].to(model.device)
-        states = model[0].body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        parts.append(states[torch.arange(len(ids)), mask.sum(-1) - 1].float().cpu())
     out = torch.empty_like(torch.cat(parts))
     out[order] = torch.cat(parts)
     return out

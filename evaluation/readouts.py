@@ -14,7 +14,8 @@ import platform
 import torch
 
 import dysem_st
-from evaluation.readings import Clock, prompteol, read_views, score_dense, score_joint
+from dysem_st.prompteol import prompteol
+from evaluation.readings import Clock, read_views, score_dense, score_joint
 from evaluation.stsb import read_dev
 
 CODES = ["eng_Latn", "jpn_Jpan", "deu_Latn", "rus_Cyrl"]
@@ -35,9 +36,8 @@ def measure(base: str, codes: list[str], k: int, scored: range, calibrated: rang
             if readout == "residual":
                 means = read_views(model, unlabelled.texts, label=f"{setting}, means").mean(0)
         if setting == "language-specific":
-            english = dysem_st.build(base, languages=codes[:1], prompt="source-text", model_kwargs=model_kwargs)
             d = readings["residual"].shape[-1]
-            vectors = prompteol(english, pairs.in_language("eng_Latn"))
+            vectors = prompteol(model, pairs.in_language("eng_Latn"))
             rows.append(_row("English", "PromptEOL", score_dense(vectors, pairs.gold), d))
             for readout in ("module", "residual"):
                 dense = readings[readout][:, codes.index("eng_Latn")]

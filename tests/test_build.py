@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
 
 import dysem_st
 from dysem_st import BlockLayout, ConsensusPooling, TranslationMemory, languages, prompts
@@ -190,10 +192,10 @@ def test_a_loaded_causal_model_reads_as_its_folder_does(base):
     np.testing.assert_array_equal(model.encode(texts), expected.encode(texts))
 
 
-def test_a_loaded_bare_model_is_put_in_evaluation_mode(base):
+def test_a_loaded_model_keeps_its_mode_until_it_encodes_and_encodes_without_dropout(base):
     body = AutoModelForCausalLM.from_pretrained(base("gpt2")).transformer.train()
     model = dysem_st.build(body, tokenizer=AutoTokenizer.from_pretrained(base("gpt2")), languages=["en"])
-    assert not body.training
+    assert body.training
     np.testing.assert_array_equal(model.encode("A text."), model.encode("A text."))
 
 
@@ -327,3 +329,93 @@ def test_calibration_texts_are_checked(base, texts, error, says):
         dysem_st.calibrate(model, texts)
     assert [part for part in says if part not in str(caught.value)] == []
     assert not any(isinstance(module, Centering) for module in model)
+
+
+# What a model's folders name must stay importable
+
+
+def test_the_classes_that_saved_models_name_stay_where_they_are(base, tmp_path):
+    model = dysem_st.build(base(), languages=["en"], prompt="source-text")
+    dysem_st.calibrate(model, ["a", "b"])
+    model.save(str(tmp_path))
+    named = [entry["type"] for entry in json.loads((tmp_path / "modules.json").read_text(encoding="utf-8"))]
+    assert named == [
+        "dysem_st.reader.ViewReader",
+        "dysem_st.calibration.Centering",
+        "dysem_st.pooling.ConsensusPooling",
+    ]
+
+
+# The caller's objects
+
+
+def test_a_callers_tokenizer_keeps_its_settings(base):
+    tokenizer = AutoTokenizer.from_pretrained(base())
+    tokenizer.backend_tokenizer.enable_truncation(5)
+    tokenizer.backend_tokenizer.enable_padding(length=7)
+    before = (tokenizer.backend_tokenizer.truncation, tokenizer.backend_tokenizer.padding)
+    body = AutoModel.from_pretrained(base())
+    model = dysem_st.build(body, tokenizer=tokenizer, languages=["en"])
+    model.encode(["a longer text than five tokens hold, by far"])
+    backend = tokenizer.backend_tokenizer
+    assert (backend.truncation, backend.padding) == before and backend.encode_special_tokens is False
+
+
+def test_a_local_base_stays_local_after_a_change_of_folder(base, tmp_path, monkeypatch):
+    folder = Path(base())
+    monkeypatch.chdir(folder.parent)
+    model = dysem_st.build(folder.name, languages=["en"])
+    monkeypatch.chdir(tmp_path)
+    model.save("saved")
+    assert Path("saved", "model.safetensors").is_file()
+    again = dysem_st.load("saved")
+    np.testing.assert_array_equal(again.encode("a text"), model.encode("a text"))
+
+
+def test_one_template_serves_every_view(base):
+    template = 'Mine "{text}" :"'
+    model = dysem_st.build(base(), views=[("source", "fr"), ("source", "de")], prompt=template)
+    assert model[0].reader_config.templates == {"fra_Latn": template, "deu_Latn": template}
+
+
+def test_a_template_that_no_view_uses_is_refused(base):
+    with pytest.raises(ValueError, match="deu_Latn, which no view uses"):
+        dysem_st.build(base(), views=[("source", "fr")], prompt={"de": '"{text}":"'})
+
+
+def test_new_views_keep_a_saved_models_own_templates(base, tmp_path):
+    own = {"en": 'EN "{text}":"', "fr": 'FR "{text}":"'}
+    dysem_st.build(base(), languages=["en", "fr"], prompt=own).save(str(tmp_path))
+    again = dysem_st.load(tmp_path, views=[("source", "fr"), ("source", "de")])
+    templates = again[0].reader_config.templates
+    assert templates["fra_Latn"] == own["fr"] and templates["deu_Latn"] == prompts.TEMPLATES["deu_Latn"]
+
+
+def test_the_joint_similarity_can_be_brought_back(base):
+    model = dysem_st.build(base(), languages=["en"], prompt="source-text", k=4)
+    rows = model.encode(["a man", "a woman plays the guitar"])
+    joint = model.similarity(rows, rows)
+    model.similarity_fn_name = None
+    assert model.similarity_fn_name == "cosine" and not torch.equal(model.similarity(rows, rows), joint)
+    dysem_st.use_joint_similarity(model)
+    assert model.similarity_fn_name == "joint_cosine" and torch.equal(model.similarity(rows, rows), joint)
+
+
+def test_more_tokens_than_the_llm_has_positions_are_refused(base):
+    with pytest.raises(ValueError, match="256 positions"):
+        dysem_st.build(base("gpt2"), languages=["en"], max_seq_length=1000)
+
+
+def test_a_tokenizer_of_another_model_is_refused(base):
+    tokenizer = AutoTokenizer.from_pretrained(base())
+    tokenizer.add_tokens(["zebra"])
+    model = dysem_st.build(AutoModel.from_pretrained(base()), tokenizer=tokenizer, languages=["en"])
+    with pytest.raises(ValueError, match="do not belong together"):
+        model.encode("a zebra")
+
+
+def test_numpy_integers_are_whole_numbers(base):
+    model = dysem_st.build(base(), languages=["en"], k=np.int64(4), layers=np.int64(2), max_seq_length=np.int32(64))
+    assert (model[-1].k, model.max_seq_length) == (4, 64)
+    expected = dysem_st.build(base(), languages=["en"], k=4, layers=2, max_seq_length=64)
+    np.testing.assert_array_equal(model.encode("a text"), expected.encode("a text"))

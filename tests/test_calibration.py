@@ -347,3 +347,40 @@ def test_the_fingerprint_is_kept_as_json_values(base, tmp_path):
     model = calibrate(make(base, layers=(1, 3)), TEXTS)
     model[1].write(tmp_path / "means.safetensors")
     assert Centering.read(tmp_path / "means.safetensors").fingerprint == fingerprint(model[0])
+
+
+# What encode would refuse, calibrate refuses too
+
+
+def test_the_models_default_prompt_is_in_the_means_as_it_is_in_encode(base):
+    arguments = {"languages": ["en"], "prompt": "source-text"}
+    plain = dysem_st.build(base(), **arguments)
+    prompted = dysem_st.build(base(), **arguments, prompts={"q": "Query: "}, default_prompt_name="q")
+    texts = ["a man eats", "a woman plays the guitar"]
+    expected = torch.stack([out["view_vectors"] for out in plain.encode(texts, prompt="Query: ", output_value=None)])
+    means, _ = mean_vectors(prompted, texts)
+    torch.testing.assert_close(means.float(), expected.mean(0), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(means, mean_vectors(plain, texts)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"langauge": "fr"}, TypeError),
+        ({"language": ["fr", "de"]}, TypeError),
+        ({"batch_size": 0}, ValueError),
+        ({"prompt_name": "none such"}, ValueError),
+    ],
+)
+def test_wrong_arguments_are_refused(base, arguments, error):
+    model = dysem_st.build(base(), languages=["en"], prompt="source-text")
+    with pytest.raises(error):
+        dysem_st.calibrate(model, ["a", "b"], **arguments)
+
+
+def test_another_architecture_does_not_keep_a_calibration(base, tmp_path):
+    model = dysem_st.build(base("llama"), languages=["en"], prompt="source-text")
+    dysem_st.calibrate(model, ["a", "b"]).save(str(tmp_path))
+    with pytest.raises(ValueError, match="architecture was"):
+        dysem_st.load(tmp_path, base=base("gpt2"))
+    assert len(dysem_st.load(tmp_path, base=base("llama"))) == 3

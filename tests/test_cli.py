@@ -1,11 +1,13 @@
 """The command line, on a saved tiny model."""
 
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 import dysem_st
 from dysem_st.cli import main
@@ -144,3 +146,32 @@ def test_help_teaches_with_examples_and_loads_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in ("similarity", "encode", "calibrate", "export", "push", "presets", "demo", "exit codes"):
         assert command in done.stdout
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_text(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("a man\r\na woman\r\n", encoding="utf-8-sig", newline="")
+    run_json(capsys, "encode", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "rows.npy"), "--model", folder)
+    expected = dysem_st.load(folder).encode(["a man", "a woman"])
+    np.testing.assert_allclose(np.load(tmp_path / "rows.npy"), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"", "no texts"), ("caf\xe9".encode("latin-1"), "not UTF-8")], ids=["empty", "latin-1"]
+)
+def test_files_that_hold_no_texts_are_refused(folder, tmp_path, capsys, content, words):
+    (tmp_path / "texts.txt").write_bytes(content)
+    argv = ["encode", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "rows.npy"), "--model", folder]
+    assert main(argv) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there_is_named(folder, capsys):
+    assert main(["similarity", "a", "b", "--model", folder, "--device", "cuda"]) == 2
+    assert "--device cuda" in capsys.readouterr().err
+
+
+def test_an_ascii_terminal_still_gets_the_numbers(folder):
+    argv = [sys.executable, "-m", "dysem_st.cli", "similarity", "é", "ü", "--model", folder]
+    done = subprocess.run(argv, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert b"joint cosine" in done.stdout

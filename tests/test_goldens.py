@@ -10,8 +10,9 @@ import torch
 from scipy.stats import spearmanr
 
 import dysem_st
+from dysem_st.packing import pack
 from dysem_st.pooling import pool
-from dysem_st.similarity import pack, pairwise_joint_cosine
+from dysem_st.similarity import pairwise_joint_cosine
 from evaluation.readings import read_views
 from evaluation.stsb import FILES, read_dev
 

@@ -24,7 +24,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import dysem_st
-from dysem_st import TranslationMemory
+from dysem_st import TranslationError, TranslationMemory
 
 pytestmark = pytest.mark.usefixtures("no_network")
 
@@ -654,8 +654,10 @@ def test_a_replaced_translator_needs_no_file_of_the_saved_one(base, tmp_path):
     folder = save(model, tmp_path / "model")
     rows = model.encode("Un.")
     path.unlink()
-    with pytest.raises(FileNotFoundError, match="memory.csv"):
-        dysem_st.load(folder)
+    moved = dysem_st.load(folder)
+    np.testing.assert_array_equal(moved.encode({"fr": "Un.", "de": "Eins."}), rows)
+    with pytest.raises(TranslationError, match="memory.csv.*translator="):
+        moved.encode("Un.")
     again = dysem_st.load(folder, translator=lambda texts, source, target: ["Eins."] * len(texts))
     np.testing.assert_array_equal(again.encode("Un."), rows)
 
@@ -701,8 +703,10 @@ def test_a_calibration_of_other_settings_is_refused_with_what_differs(full_reloa
         ({"k": 0}, ValueError, ["k=0"]),
         ({"component": "mlp"}, ValueError, ["component='mlp'", "attention"]),
         ({"translator": 3}, TypeError, ["3", "translate(texts, source, target)"]),
-        ({"languages": ["klingon"]}, ValueError, ["'klingon'"]),
-        ({"languages": ["en"], "views": [("en", "en")]}, ValueError, ["either"]),
+        ({"languages": ["klingon"], "prompt": "english"}, ValueError, ["'klingon'"]),
+        ({"languages": ["en"]}, ValueError, ["prompt="]),
+        ({"prompt": "english"}, ValueError, ["languages="]),
+        ({"languages": ["en"], "views": [("en", "en")], "prompt": "english"}, ValueError, ["either"]),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(small, arguments, error, says):
@@ -901,3 +905,18 @@ def test_a_card_is_rewritten_after_calibration(small, tmp_path, how):
         "Centering",
         "ConsensusPooling",
     ]
+
+
+def test_weights_edited_behind_pytorchs_back_are_noticed(base, tmp_path):
+    model = dysem_st.build(base(), languages=["en"], store_weights=None)
+    assert not model[0].weights_changed()
+    model[0].body.layers[0].self_attn.q_proj.weight.data.mul_(3)
+    assert model[0].weights_changed()
+
+
+def test_leaving_out_changed_weights_is_said(base, tmp_path, caplog):
+    model = dysem_st.build(base(), languages=["en"], store_weights=False)
+    with torch.no_grad():
+        model[0].body.layers[0].self_attn.q_proj.weight.mul_(3)
+    model.save(str(tmp_path))
+    assert "weights were changed" in caplog.text

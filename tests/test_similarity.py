@@ -512,3 +512,23 @@ def test_five_thousand_by_five_thousand_rows_stay_under_two_gibibytes():
     grown, rest = done.stdout.split(maxsplit=1)
     assert rest.strip() == "(5000, 5000) True"
     assert 5000 * 5000 * 4 < int(grown) < 2 * 2**30
+
+
+@pytest.mark.parametrize(
+    "change", [lambda rows: rows[::-1], lambda rows: rows.astype(">f4"), lambda rows: rows.T.copy().T]
+)
+def test_arrays_that_torch_does_not_read_score_the_same(change):
+    generator = torch.Generator().manual_seed(3)
+    vector = torch.randn(5, 12, generator=generator)
+    rows = pack(vector, vector > 0).numpy()
+    expected = joint_cosine(np.ascontiguousarray(change(rows), dtype=np.float32), rows)
+    torch.testing.assert_close(joint_cosine(change(rows), rows), expected)
+
+
+def test_autocast_changes_no_score():
+    vector = torch.randn(40, 600, generator=torch.Generator().manual_seed(4))
+    rows = pack(vector, vector > 0)
+    scores, counts = joint_cosine(rows, rows), joint_dimensions(rows, rows)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert joint_cosine(rows, rows).equal(scores)
+        assert joint_dimensions(rows, rows).equal(counts)

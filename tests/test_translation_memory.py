@@ -312,3 +312,18 @@ def test_real_parallel_files_load(shared):
         first.setdefault(text.strip(), translation.strip())
     assert memory.translate(english, "eng_Latn", "deu_Latn") == [first[text.strip()] for text in english]
     assert memory.conflicts > 0
+
+
+@pytest.mark.parametrize("result", [{"a": "b"}, "ab"])
+def test_a_result_that_is_no_list_is_refused(result):
+    from dysem_st.translation.base import CallableTranslator, translate_checked
+
+    with pytest.raises(dysem_st.TranslationError, match="not a list"):
+        translate_checked(CallableTranslator(lambda texts, source, target: result), ["a", "b"], "eng_Latn", "fra_Latn")
+
+
+def test_a_header_that_repeats_a_column_is_refused(tmp_path):
+    path = tmp_path / "memory.csv"
+    path.write_text("en,fr,fr\na,b,c\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="repeats"):
+        TranslationMemory.from_file(path)

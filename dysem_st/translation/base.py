@@ -55,21 +55,34 @@ def translate_checked(translator: Translator, texts: list[str], source: str, tar
         TranslationError: The translator raised, or its result is not one text or None for each text.
     """
     try:
-        results: Any = list(translator.translate(texts, source, target))
+        results: Any = translator.translate(texts, source, target)
+        if not isinstance(results, (str, Mapping)):
+            results = list(results)
     except TranslationError:
         raise
     except Exception as error:
         # Not re-raised as it is: sentence-transformers takes a TypeError from `preprocess` for an old signature and
         # calls again with the prompt glued to the text.
-        raise TranslationError(f"{translator.identity} failed from {source} to {target}: {error!r}") from error
+        what = f"{type(error).__name__}: {error}"
+        raise TranslationError(f"{name_of(translator)} failed from {source} to {target}: {what}") from error
+    if isinstance(results, (str, Mapping)):
+        kind = type(results).__name__
+        raise TranslationError(f"{name_of(translator)} returned a {kind}, not a list with one text, or None, for each")
     if len(results) != len(texts):
-        raise TranslationError(
-            f"{translator.identity} returned {len(results)} results for {len(texts)} texts from {source} to {target}"
-        )
+        counts = f"{len(results)} results for {len(texts)} texts"
+        raise TranslationError(f"{name_of(translator)} returned {counts} from {source} to {target}")
     for text, result in zip(texts, results, strict=True):
         if result is not None and not isinstance(result, str):
-            raise TranslationError(f"{translator.identity} returned {result!r} for {text!r:.60}, not a text or None")
+            raise TranslationError(f"{name_of(translator)} returned {result!r} for {text!r:.60}, not a text or None")
     return results
+
+
+def name_of(translator: Translator) -> str:
+    """Return a translator's identity for a message, or its class where the identity itself cannot be had."""
+    try:
+        return translator.identity
+    except Exception:
+        return type(translator).__name__
 
 
 def resolve_translator(spec: Any) -> Translator | None:  # noqa: ANN401

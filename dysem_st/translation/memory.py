@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from .. import languages
 
 logger = logging.getLogger(__name__)
+_reading = threading.Lock()  # two threads' first look-ups read the files once; not kept on the memory, which pickles
 
 
 class TranslationMemory:
@@ -37,6 +39,7 @@ class TranslationMemory:
     def __init__(self, rows: Iterable[Mapping[str, str]] = ()) -> None:
         self.conflicts = 0
         self._files: list[dict[str, Any]] | None = None
+        self._unread = False
         self._table: dict[tuple[str, str], dict[str, str]] = {}
         self._digest = hashlib.sha256()
         self._add(rows)
@@ -65,14 +68,17 @@ class TranslationMemory:
     @property
     def identity(self) -> str:
         """A digest of the rows."""
+        self.read()
         return f"memory:{self._digest.hexdigest()[:16]}"
 
     def __len__(self) -> int:
         """Return the number of distinct (language, text) entries."""
+        self.read()
         return len(self._table)
 
     def translate(self, texts: Sequence[str], source: str, target: str) -> list[str | None]:
         """Look texts up; ``None`` where the memory has none (see `Translator.translate`)."""
+        self.read()
         return [self._table.get((source, text.strip()), {}).get(target) for text in texts]
 
     @classmethod
@@ -83,7 +89,7 @@ class TranslationMemory:
             FileNotFoundError: A file is not there.
             ValueError: A file is of another kind, is malformed, or names an unknown language.
         """
-        return cls.from_dict({"files": [{"path": str(Path(path).resolve())} for path in paths]})
+        return cls.from_dict({"files": [{"path": str(Path(path).resolve())} for path in paths]}).read()
 
     @classmethod
     def from_parallel_files(cls, paths: Mapping[str, str | Path], columns: Sequence[int] = (0,)) -> TranslationMemory:
@@ -103,18 +109,35 @@ class TranslationMemory:
             if code in parallel:
                 raise ValueError(f"two files for {code}: {parallel[code]} and {path}")
             parallel[code] = str(Path(path).resolve())
-        return cls.from_dict({"files": [{"parallel": parallel, "columns": list(columns)}]})
+        return cls.from_dict({"files": [{"parallel": parallel, "columns": list(columns)}]}).read()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> TranslationMemory:
-        """Rebuild a memory from what `to_dict` returned, reading its files again."""
+        """Rebuild a memory from what `to_dict` returned.
+
+        Its files are read when something is first looked up, so that a model that was saved with them loads where
+        they are not, and works there with ready translations.
+        """
         memory = cls()
         memory._files = list(settings["files"])
-        for entry in memory._files:
-            memory._add(_read_parallel(entry) if "parallel" in entry else _read_file(Path(entry["path"])))
-        if memory.conflicts:
-            logger.info("%d further translations of the same text were left aside", memory.conflicts)
+        memory._unread = True
         return memory
+
+    def read(self) -> TranslationMemory:
+        """Read the files, if that has not been done, and return the memory.
+
+        Raises:
+            FileNotFoundError: A file is not there.
+            ValueError: A file is malformed.
+        """
+        with _reading:
+            if self._unread:
+                for entry in self._files or []:
+                    self._add(_read_parallel(entry) if "parallel" in entry else _read_file(Path(entry["path"])))
+                self._unread = False
+                if self.conflicts:
+                    logger.info("%d further translations of the same text were left aside", self.conflicts)
+        return self
 
     def to_dict(self) -> dict[str, Any] | None:
         """Return the files that the memory was read from, or None where it was made from rows."""
@@ -123,11 +146,14 @@ class TranslationMemory:
 
 def _read_file(path: Path) -> Iterable[Mapping[str, str]]:
     if not path.is_file():
-        raise FileNotFoundError(f"no translation memory at {path}")
+        raise FileNotFoundError(f"no translation memory at {path}; give the model another with translator=...")
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv"):
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ",", restkey="", restval=None)
+            names = reader.fieldnames or []
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{path}: the header repeats {repeated}")
             for row in reader:
                 if "" in row:
                     raise ValueError(f"{path}, line {reader.line_num}: more fields than columns in the header")
@@ -161,7 +187,7 @@ def _read_parallel(entry: Mapping[str, Any]) -> Iterable[Mapping[str, str]]:
 
 def _read_rows(path: Path) -> list[list[str]]:
     if not path.is_file():
-        raise FileNotFoundError(f"no translation memory at {path}")
+        raise FileNotFoundError(f"no translation memory at {path}; give the model another with translator=...")
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix.lower() in (".csv", ".tsv"):
             return list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
