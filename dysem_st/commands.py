@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -56,7 +55,7 @@ def encode(args: Namespace) -> None:
     if not (texts := list(read_texts(Path(args.file)))):
         raise ValueError(f"no texts in {args.file}")
     model = _load(args)
-    rows = model.encode(texts, show_progress_bar=not args.json and sys.stderr.isatty(), **_encode_options(args))
+    rows = model.encode(texts, show_progress_bar=_shows_progress(args), **_encode_options(args))
     if output.suffix == ".npy":
         np.save(output, rows)
     else:
@@ -77,7 +76,7 @@ def calibrate(args: Namespace) -> None:
     texts = read_texts(Path(args.file))
     model = _load(args, calibration=None)
     options = _encode_options(args)
-    calibrate_model(model, texts, batch_size=options.pop("batch_size"), **options)
+    calibrate_model(model, texts, show_progress_bar=_shows_progress(args), **options)
     model.save(args.output)
     result = {"output": args.output, **describe(model)}
     if args.json:
@@ -201,8 +200,7 @@ def _load(args: Namespace, **overrides: Any) -> SentenceTransformer:  # noqa: AN
         overrides["model_kwargs"] = {"dtype": args.dtype}
     if args.translations:
         overrides["translator"] = TranslationMemory.from_file(*args.translations)
-    with tqdm(total=0, bar_format="Loading the model {elapsed}", leave=False, delay=1, file=sys.stderr):
-        return load(args.model, **overrides)
+    return load(args.model, **overrides)
 
 
 def _device(name: str | None) -> str | None:
@@ -214,6 +212,10 @@ def _device(name: str | None) -> str | None:
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
         raise ValueError(f"--device {name}: {error}") from error
     return name
+
+
+def _shows_progress(args: Namespace) -> bool:
+    return not args.json and sys.stderr.isatty()
 
 
 def _encode_options(args: Namespace) -> dict[str, Any]:

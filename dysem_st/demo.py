@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from .describe import describe
 from .languages import CANDIDATES
@@ -40,9 +38,7 @@ def run(device: str | None = None) -> dict[str, Any]:
     """
     start = time.monotonic()
     pairs = json.loads(Path(__file__).with_name("demo_pairs.json").read_text(encoding="utf-8"))
-    first_run = "Loading Gemma 3 270M (the first run converts it, a minute or two) {elapsed}"
-    with tqdm(total=0, bar_format=first_run, leave=False, delay=1, file=sys.stderr):
-        model = load(PRESET, device=device)
+    model = load(PRESET, device=device)
     texts = [pair["texts"][side] for side in (0, 1) for pair in pairs]
     languages = [pair["language"] for pair in pairs] * 2
     rows = model.encode(texts, language=languages, convert_to_tensor=True)

@@ -175,3 +175,20 @@ def test_an_ascii_terminal_still_gets_the_numbers(folder):
     argv = [sys.executable, "-m", "dysem_st.cli", "similarity", "é", "ü", "--model", folder]
     done = subprocess.run(argv, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
     assert b"joint cosine" in done.stdout
+
+
+def test_push_uploads_a_model_folder_and_prints_where_it_is(folder, capsys, monkeypatch):
+    calls = []
+
+    class Api:  # the Hub's interface; what it does with the folder is its own matter
+        def create_repo(self, repository, private, exist_ok):
+            calls.append((repository, private, exist_ok))
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            calls.append((repo_id, str(folder_path)))
+            return "https://example.org/commit"
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    assert main(["push", folder, "me/model", "--private"]) == 0
+    assert calls == [("me/model", True, True), ("me/model", folder)]
+    assert capsys.readouterr().out == "https://example.org/commit\n"

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 import dysem_st
 from dysem_st import packaged
@@ -104,3 +107,22 @@ def test_residual_beats_module_readout_and_calibration_beats_both(shared):
         score = {row["method"]: row["spearman"] for row in rows if row["setting"] == setting}
         module, residual = score["DySem, module readout"], score["DySem, residual readout"]
         assert module < residual < score["DySem, residual readout + calibration"]
+
+
+def test_the_readmes_python_runs(capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["vector"].shape == names["mask"].shape == (2, 640)
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_the_exported_preset_loads_with_the_stock_class_and_scores_the_same(model, tmp_path, monkeypatch):
+    dysem_st.export("gemma-3-270m", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exported = SentenceTransformer("dysem/gemma-3-270m", trust_remote_code=True)
+    texts = ["A boat crosses the lake.", "Prices rose."]
+    rows = exported.encode(texts)
+    assert (rows == model.encode(texts)).all()
+    assert torch.equal(exported.similarity(rows, rows), model.similarity(rows, rows))
