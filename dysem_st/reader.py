@@ -169,13 +169,7 @@ class ViewReader(InputModule):
         present = [[view.language == SOURCE or view.language in text for view in self.views] for text in texts]
         check_present(texts, self.views, present, missing, self.translator)
         view_mask = torch.tensor(present, dtype=torch.bool).reshape(len(texts), len(self.views))
-        filled: list[Prompt] = []
-        for text, has in zip(texts, present, strict=True):
-            for view, there in zip(self.views, has, strict=True):
-                if there:
-                    version = text[text.source if view.language == SOURCE else view.language]
-                    head, tail = prompts.split(self.reader_config.templates[view.template], prompt or "")
-                    filled.append(Prompt(head, prompts.normalise(version), tail))
+        filled = self._fill(texts, present, prompt or "")
         encoded, shortened = self.prompt_tokenizer.encode(filled, self.max_seq_length or DEFAULT_MAX_SEQ_LENGTH)
         if shortened:
             owner = torch.nonzero(view_mask)[:, 0]
@@ -190,6 +184,17 @@ class ViewReader(InputModule):
             "view_mask": view_mask,
             "source_view": torch.tensor([self._source_view(text) for text in texts]),
         }
+
+    def _fill(self, texts: Sequence[Versions], present: Sequence[Sequence[bool]], prompt: str) -> list[Prompt]:
+        """Return the filled templates of the views that are there, text by text."""
+        filled = []
+        for text, has in zip(texts, present, strict=True):
+            for view, there in zip(self.views, has, strict=True):
+                if there:
+                    version = text[text.source if view.language == SOURCE else view.language]
+                    head, tail = prompts.split(self.reader_config.templates[view.template], prompt)
+                    filled.append(Prompt(head, prompts.normalise(version), tail))
+        return filled
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """Read every view's last token; add ``view_vectors`` ``[B, m, d]`` float32, zeros where a view is absent.

@@ -83,8 +83,9 @@ def make_views(
     if len(set(pairs)) < len(pairs):
         raise ValueError(f"repeated views: {[str(view) for view in sorted(set(pairs)) if pairs.count(view) > 1]}")
     used = {view.template for view in pairs}
-    if unused := sorted(set(own) - used):
-        raise ValueError(f"prompt has templates for {', '.join(unused)}, which no view uses; views: {list(pairs)}")
+    if own and not used & set(own):
+        # A table of more templates than are needed is welcome; one of which none is needed is a mistake.
+        raise ValueError(f"prompt has templates for {', '.join(own)}, which no view uses; the views: {list(pairs)}")
     if one is not None:
         own = dict.fromkeys(used, one)
     available = {**prompts.TEMPLATES, **own}
