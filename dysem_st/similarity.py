@@ -103,28 +103,50 @@ def pairwise_joint_cosine(a: Any, b: Any, *, memory_budget: int = MEMORY_BUDGET)
 
 
 def joint_dimensions(a: Any, b: Any, *, memory_budget: int = MEMORY_BUDGET) -> Tensor:  # noqa: ANN401
-    """Count the dimensions |U(x, y)| that `joint_cosine` compares each pair on: ``[n, m]`` integers."""
+    """Count the dimensions |U(x, y)| that `joint_cosine` compares each pair on (DySem Eq. 14).
+
+    Args:
+        a: Packed rows, as `joint_cosine` takes them.
+        b: The same.
+        memory_budget: Bytes to hold above the inputs and the result.
+
+    Returns:
+        ``[n, m]`` integers from 0 to d.
+
+    Raises:
+        TypeError: The rows are integers.
+        ValueError: The rows are not packed rows, or the two widths differ.
+    """
     rows_a, rows_b = _pairable(a, b)
     out = torch.zeros(len(rows_a), len(rows_b), dtype=torch.long, device=rows_a.device)
-    block = int(max(1, min(memory_budget // (8 * 4 * max(rows_a.shape[-1], 1)), 4096)))
+    if not out.numel():
+        return out
+    block = int(max(1, min(memory_budget // (32 * rows_a.shape[1]), 4096)))
     with torch.autocast(rows_a.device.type, enabled=False):
-        for span_b in _spans(len(rows_b), block if len(rows_a) else len(rows_b) + 1):
+        for span_b in _spans(len(rows_b), block):
             mb = unpack_floats(rows_b[span_b], span_b.start)[1].float()
             for span_a in _spans(len(rows_a), block):
                 ma = unpack_floats(rows_a[span_a], span_a.start)[1].float()
-                # Counts below 2^24 are exact in float32.
-                both = (ma @ mb.T).round() if ma.shape[1] == mb.shape[1] else 0
+                both = ma @ mb.T  # counts below 2^24 are exact in float32
                 out[span_a, span_b] = (ma.sum(-1)[:, None] + mb.sum(-1)[None, :] - both).long()
     return out
 
 
 def pairwise_joint_dimensions(a: Any, b: Any) -> Tensor:  # noqa: ANN401
-    """Count the dimensions |U(x, y)| that `pairwise_joint_cosine` compares each pair on: ``[n]`` integers.
+    """Count the dimensions |U(x, y)| that `pairwise_joint_cosine` compares each pair on (DySem Eq. 14).
 
     The paper reports a run's dimension as the mean of these over its pairs.
 
+    Args:
+        a: Packed rows, as `pairwise_joint_cosine` takes them.
+        b: As many packed rows.
+
+    Returns:
+        ``[n]`` integers from 0 to d; a scalar tensor for two single rows.
+
     Raises:
-        ValueError: The two sides have different numbers of rows.
+        TypeError: The rows are integers.
+        ValueError: The rows are not packed rows, or the two shapes differ.
     """
     rows_a, rows_b = _pairable(a, b)
     if len(rows_a) != len(rows_b):
