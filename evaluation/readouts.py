@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from collections.abc import Sequence
 
 import torch
 
@@ -21,39 +22,41 @@ from evaluation.stsb import read_dev
 CODES = ["eng_Latn", "jpn_Jpan", "deu_Latn", "rus_Cyrl"]
 
 
-def measure(base: str, codes: list[str], k: int, scored: range, calibrated: range) -> list[dict[str, object]]:
+SETTINGS = ("language-specific", "source-text")
+
+
+def measure(
+    base: str, codes: list[str], k: int, scored: range, calibrated: range, settings: Sequence[str] = SETTINGS
+) -> list[dict[str, object]]:
     """Return one row a method: setting, method, Spearman x 100 and mean |U| (d for dense methods)."""
     pairs, unlabelled = read_dev(codes, scored), read_dev(codes, calibrated)
-    model_kwargs = {"dtype": torch.float32}
     rows: list[dict[str, object]] = []
-    for setting in ("language-specific", "source-text"):
+    for setting in settings:
         readings = {}
         for readout in ("residual", "module"):
             model = dysem_st.build(
-                base, languages=codes, prompt=setting, readout=readout, k=k, model_kwargs=model_kwargs
+                base, languages=codes, prompt=setting, readout=readout, k=k, model_kwargs={"dtype": torch.float32}
             )
             readings[readout] = read_views(model, pairs.texts, label=f"{setting}, {readout}")
             if readout == "residual":
                 means = read_views(model, unlabelled.texts, label=f"{setting}, means").mean(0)
-        if setting == "language-specific":
-            d = readings["residual"].shape[-1]
+        d = readings["residual"].shape[-1]
+        if setting == "language-specific":  # whose first view is the English one
             vectors = prompteol(model, pairs.in_language("eng_Latn"))
             rows.append(_row("English", "PromptEOL", score_dense(vectors, pairs.gold), d))
             for readout in ("module", "residual"):
                 dense = readings[readout][:, codes.index("eng_Latn")]
                 rows.append(_row("English", f"dense A, {readout} readout", score_dense(dense, pairs.gold), d))
-        for name, views, centre in (
-            ("dense A, mean of views, residual readout", readings["residual"], None),
-            ("dense A, mean of views, residual readout + calibration", readings["residual"], means),
-        ):
-            mean = (views if centre is None else views - centre).mean(1)
-            rows.append(_row(setting, name, score_dense(mean, pairs.gold), d))
-        for name, views, centre in (
-            ("DySem, module readout", readings["module"], None),
-            ("DySem, residual readout", readings["residual"], None),
-            ("DySem, residual readout + calibration", readings["residual"], means),
-        ):
-            rows.append(_row(setting, name, *score_joint(views, pairs.gold, k, centre)))
+        variants = {
+            "module readout": readings["module"],
+            "residual readout": readings["residual"],
+            "residual readout + calibration": readings["residual"] - means,
+        }
+        for name, views in variants.items():
+            dense = score_dense(views.mean(1), pairs.gold)
+            rows.append(_row(setting, f"dense A, mean of views, {name}", dense, d))
+        for name, views in variants.items():
+            rows.append(_row(setting, f"DySem, {name}", *score_joint(views, pairs.gold, k)))
     return rows
 
 
