@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,13 @@ import torch
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 
-from . import layouts, prompts, residual
-from .body import WeightRecord, check_identity, compiled_part, compute_dtype
+from . import layouts, prompts
+from .body import WeightRecord, check_identity, compiled_part
 from .calls import install_encode, note_shortened
 from .card import use_card
 from .checks import whole_number
 from .config import Missing, ReaderConfig
-from .locks import lock_of
+from .passes import read_prompts
 from .tokens import Prompt, PromptTokenizer, pad
 from .translation.base import Translator, resolve_translator, saved_form
 from .versions import Versions, as_versions, check_present, check_text, complete, languages_of
@@ -35,8 +34,6 @@ else:
 
 # The authors' program cuts prompts at 512 tokens; a longer limit is one assignment away (`model.max_seq_length`).
 DEFAULT_MAX_SEQ_LENGTH = 512
-# The fewest rows of a forward pass, so that one text in twelve views is not twelve passes.
-MIN_ROWS = 8
 
 
 class ViewReader(InputModule):
@@ -213,38 +210,18 @@ class ViewReader(InputModule):
         width = layouts.width_of(body)
         vectors = torch.zeros(*view_mask.shape, width, device=view_mask.device)
         if len(ids):
-            vectors[view_mask] = self._read(body, ids, mask, max(MIN_ROWS, len(view_mask)))
+            vectors[view_mask] = read_prompts(
+                body,
+                ids,
+                mask,
+                rows=len(view_mask),
+                layout=self.layout,
+                component=self.reader_config.component,
+                layers=self.reader_config.layers,
+                readout=self.reader_config.readout,
+            )
         features["view_vectors"] = vectors
         return features
-
-    def _read(self, body: nn.Module, ids: Tensor, mask: Tensor, rows: int) -> Tensor:
-        """Read prompts ``[N, T]`` in passes of similar length, and put the results ``[N, d]`` back in order."""
-        lengths = mask.sum(-1)
-        order = torch.argsort(lengths, descending=True, stable=True)
-        parts = []
-        for chunk in torch.split(order, rows):
-            width = int(lengths[chunk].max())
-            batch = {"input_ids": ids[chunk, :width], "attention_mask": mask[chunk, :width]}
-            with lock_of(layouts.unwrap(body)):  # hooks live on shared modules
-                part = residual.read(
-                    body,
-                    partial(body, **batch, use_cache=False),
-                    lengths[chunk] - 1,
-                    layout=self.layout,
-                    component=self.reader_config.component,
-                    layers=self.reader_config.layers,
-                    readout=self.reader_config.readout,
-                )
-            parts.append(part.to(ids.device))
-        vectors = torch.empty_like(torch.cat(parts))
-        vectors[order] = torch.cat(parts)
-        if not bool(torch.isfinite(vectors).all()):
-            raise FloatingPointError(
-                f"{int((~torch.isfinite(vectors)).any(-1).sum())} of {len(vectors)} prompts gave NaN or infinity in "
-                f"{compute_dtype(body)}: this model overflows in it. Load it with another dtype, such as model_kwargs="
-                "{'dtype': torch.float32}"
-            )
-        return vectors
 
     def _check_vocabulary(self, ids: Tensor) -> None:
         embedding = getattr(self.body, "get_input_embeddings", lambda: None)()
