@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from sentence_transformers.base.modules import Module
 from torch import Tensor
 from tqdm import tqdm
@@ -99,7 +99,8 @@ class Centering(Module):
     def write(self, path: Path) -> None:
         """Write the calibration to a file that `read` reads."""
         metadata = {"fingerprint": json.dumps(self.fingerprint, ensure_ascii=False), "count": str(self.count)}
-        save_file({"means": self.means.contiguous()}, str(path), metadata=metadata)
+        # Not `save_file`, which makes a file that only its owner can read.
+        path.write_bytes(save({"means": self.means.contiguous()}, metadata=metadata))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -228,7 +229,7 @@ def calibrate(
     """Centre a model on unlabelled texts; a few hundred of the kind to be compared are enough.
 
     Args:
-        model: A DySem model. It is changed in place: its `Centering` module is added or replaced.
+        model: A DySem model. It is changed in place, and returned: its `Centering` module is added or replaced.
         texts: Unlabelled texts, as `encode` takes them, from any iterable.
         batch_size: Texts a batch.
         show_progress_bar: Whether to show progress; None shows it for long runs.

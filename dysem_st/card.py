@@ -115,6 +115,7 @@ class DySemModelCardData(SentenceTransformerModelCardData):
             if not model.similarity_fn_name
             else model.similarity_fn_name,
             dysem=config,
+            install='"dysem_st[demo]"' if config.base and is_packaged(config.base) else "dysem_st",
             referenced=config.base if config.base and not Path(config.base).exists() else None,
             pooling=pooling,
             calibrated_on=centering.count if centering is not None else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -20,8 +19,8 @@ examples:
       a table of sentence pairs, scored by the small model that needs no download
   dysem-st similarity "A man plays a guitar." "Someone makes music."
       two sentences of yours; the answer says which views the model used
-  dysem-st similarity --language fr "Il pleut." "Il fait beau."
-      the same in another language
+  dysem-st similarity --model llama3.1-8b --translations memory.csv "A cat." "A dog."
+      another model; memory.csv has a column a language (en,fr,...) and a row a sentence
   dysem-st encode texts.txt -o rows.npy
       one packed row a line; compare rows with dysem_st.joint_cosine
   dysem-st calibrate texts.txt -o my-model --model qwen3-8b --translations memory.csv
@@ -64,6 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     calibrate = sub.add_parser("calibrate", help="centre a model on texts", description=commands.calibrate.__doc__)
     calibrate.add_argument("file", metavar="FILE", help="unlabelled texts: .txt or .jsonl, as for encode")
     calibrate.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to save the model to")
+    calibrate.add_argument("--force", action="store_true", help="write over a folder that is there")
     _model_options(calibrate)
     _json_option(calibrate)
     calibrate.set_defaults(run=commands.calibrate)
@@ -100,7 +100,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", default=DEFAULT_MODEL, help="a preset, a folder or a Hub repository (%(default)s)")
     group.add_argument("--base", help="another copy of the model's LLM: a folder or a Hub repository")
-    group.add_argument("--language", metavar="CODE", help="the language of the texts (default: the model's)")
+    group.add_argument("--language", metavar="CODE", help="the texts' language, for what translates them")
     group.add_argument(
         "--translations",
         metavar="FILE",
@@ -129,7 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode still gets the numbers
     args = make_parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
         args.run(args)
         sys.stdout.flush()

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+# Fewer texts than this give a noisy mean vector, and a remark.
+FEW_TEXTS = 200
+
+
 def similarity(args: Namespace) -> None:
     """Score two texts by joint-dimension cosine, and say on how many dimensions and in which views."""
     from .describe import describe
     from .similarity import pairwise_joint_cosine, pairwise_joint_dimensions
 
+    if blank := [text for text in args.text if not text.strip()]:
+        raise ValueError(f"{blank[0]!r} is no text to compare")
     model = _load(args)
     rows = model.encode(args.text, convert_to_tensor=True, **_encode_options(args))
     result = {
@@ -73,7 +79,15 @@ def calibrate(args: Namespace) -> None:
     from .calibration import calibrate as calibrate_model
     from .describe import describe
 
-    texts = read_texts(Path(args.file))
+    output = Path(args.output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())) and not args.force:
+        raise ValueError(f"{output} is there already; give another folder, or --force to write over it")
+    lines = list(read_texts(Path(args.file)))
+    texts = [text for text in lines if not isinstance(text, str) or text.strip()]
+    if len(texts) < len(lines):
+        _note(f"{len(lines) - len(texts)} blank lines of {args.file} were left out")
+    if len(texts) < FEW_TEXTS:
+        _note(f"{len(texts)} texts are few for a mean; a few hundred are better")
     model = _load(args, calibration=None)
     options = _encode_options(args)
     calibrate_model(model, texts, show_progress_bar=_shows_progress(args), **options)
@@ -107,8 +121,13 @@ def push(args: Namespace) -> None:
     if not (folder / "modules.json").is_file():
         raise FileNotFoundError(f"{folder} is not a model folder: it has no modules.json")
     api = HfApi()
-    api.create_repo(args.repository, private=args.private, exist_ok=True)
-    commit = api.upload_folder(repo_id=args.repository, folder_path=folder, commit_message="Add a DySem model")
+    try:
+        api.create_repo(args.repository, private=args.private, exist_ok=True)
+        commit = api.upload_folder(repo_id=args.repository, folder_path=folder, commit_message="Add a DySem model")
+    except Exception as error:
+        raise RuntimeError(
+            f"{folder} was not published as {args.repository}: {type(error).__name__}: {error}"
+        ) from error
     if args.json:
         _print_json({"url": str(commit)})
     else:
@@ -200,7 +219,15 @@ def _load(args: Namespace, **overrides: Any) -> SentenceTransformer:  # noqa: AN
         overrides["model_kwargs"] = {"dtype": args.dtype}
     if args.translations:
         overrides["translator"] = TranslationMemory.from_file(*args.translations)
-    return load(args.model, **overrides)
+    try:
+        return load(args.model, **overrides)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OSError(
+            f"the LLM of {args.model} cannot be loaded: {error}\nIf the Hub cannot be reached, or gives no "
+            "access, name another copy: --base FOLDER"
+        ) from error
 
 
 def _device(name: str | None) -> str | None:
@@ -233,6 +260,10 @@ def hush() -> None:
 
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"dysem-st: {text}\n")
 
 
 def _print(text: str, end: str = "\n") -> None:

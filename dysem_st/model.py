@@ -18,7 +18,7 @@ from .layouts import BlockLayout, Component, Readout
 from .pooling import ConsensusPooling, RankBy, VectorChoice
 from .presets import ORGANISATION, Preset, find_preset, near_presets
 from .reader import ViewReader
-from .saved import load_saved
+from .saved import load_saved, not_found
 from .storage import reader_from_base
 from .translation.base import resolve_translator
 from .views import make_views
@@ -155,6 +155,8 @@ def load(name_or_path: str | Path, **kwargs: Any) -> SentenceTransformer:  # noq
     name = str(name_or_path)
     if not Path(name).is_dir() and (preset := find_preset(name)) is not None:
         return build(**_preset_arguments(preset, kwargs))
+    if "/" not in name and not Path(name).exists():
+        raise not_found(name, "a repository's name has an owner, owner/name")  # no need to ask the Hub
     return load_saved(name, kwargs)
 
 

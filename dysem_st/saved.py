@@ -84,9 +84,9 @@ def _modules(name: str, hub: Mapping[str, Any]) -> list[tuple[Any, str]]:
     try:
         listing = load_file_path(name, "modules.json", **hub)
     except RepositoryNotFoundError as error:
-        raise _not_found(name, "there is no such repository, or it is private") from error
+        raise not_found(name, "there is no such repository, or it is private") from error
     if listing is None:
-        raise _not_found(name, "it has no modules.json")
+        raise not_found(name, "it has no modules.json")
     entries = _parse(Path(listing))
     if not isinstance(entries, list) or not all(isinstance(e, dict) and {"type", "path"} <= set(e) for e in entries):
         raise ValueError(f"{listing} is no list of modules; is the model complete?")
@@ -161,7 +161,8 @@ def _parse(path: Path) -> Any:  # noqa: ANN401
         raise ValueError(f"{path} is not JSON ({error}); is the model complete?") from error
 
 
-def _not_found(name: str, why: str) -> FileNotFoundError:
+def not_found(name: str, why: str) -> FileNotFoundError:
+    """Return the error for a name under which there is no saved model."""
     if Path(name).is_dir():
         return FileNotFoundError(
             f"{name} is a folder, but not a saved model: {why}. For an LLM in it use dysem_st.build({name!r}, "

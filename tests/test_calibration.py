@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -384,3 +386,10 @@ def test_another_architecture_does_not_keep_a_calibration(base, tmp_path):
     with pytest.raises(ValueError, match="architecture was"):
         dysem_st.load(tmp_path, base=base("gpt2"))
     assert len(dysem_st.load(tmp_path, base=base("llama"))) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes mean nothing there")
+def test_a_calibration_file_is_as_readable_as_any_other(tmp_path):
+    (tmp_path / "other").write_text("x", encoding="utf-8")
+    Centering(torch.zeros(1, 2), {}, 1).write(tmp_path / "calibration.safetensors")
+    assert (tmp_path / "calibration.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

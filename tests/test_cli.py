@@ -192,3 +192,33 @@ def test_push_uploads_a_model_folder_and_prints_where_it_is(folder, capsys, monk
     assert main(["push", folder, "me/model", "--private"]) == 0
     assert calls == [("me/model", True, True), ("me/model", folder)]
     assert capsys.readouterr().out == "https://example.org/commit\n"
+
+
+def test_calibrate_leaves_blank_lines_out_and_says_so(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("a man eats\n\n \na woman plays\n", encoding="utf-8")
+    argv = ["calibrate", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "out"), "--model", folder, "--json"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["calibrated_on"] == 2
+    assert "2 blank lines" in captured.err and "2 texts are few" in captured.err
+
+
+def test_calibrate_writes_over_a_folder_only_when_told(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("a man eats\na woman plays\n", encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("precious", encoding="utf-8")
+    argv = ["calibrate", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "out"), "--model", folder]
+    assert main(argv) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main([*argv, "--force"]) == 0
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_blank_text_is_nothing_to_compare(folder, capsys, text):
+    assert main(["similarity", text, "a man", "--model", folder]) == 2
+    assert "no text to compare" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_answered_at_once_with_near_ones(no_network, capsys):
+    assert main(["similarity", "a", "b", "--model", "lama3.1-8b"]) == 2
+    assert "dysem/llama3.1-8b" in capsys.readouterr().err

@@ -78,5 +78,7 @@ def find_preset(name: str) -> Preset | None:
 
 
 def near_presets(name: str) -> list[str]:
-    """Return preset names that resemble a name, or all of them."""
-    return difflib.get_close_matches(name, presets(), n=5, cutoff=0.6) or sorted(presets())
+    """Return preset names that resemble a name, or one a model where none does."""
+    full = name if "/" in name else f"{ORGANISATION}/{name}"
+    near = difflib.get_close_matches(full, presets(), n=5, cutoff=0.7)
+    return near or sorted(known for known in presets() if not known.endswith(("-ep", "-lp")))
