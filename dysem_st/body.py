@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def load_body(base: str, options: LoadOptions) -> tuple[nn.Module, Any]:
 
     Raises:
         OSError: The model or its tokenizer is not there.
+        ValueError: Weights are missing from its files.
         ImportError: The adapter, quantisation or packaged model needs a package that is not installed.
     """
     path = str(resolve_packaged(base)) if is_packaged(base) else base
@@ -69,8 +71,27 @@ def load_body(base: str, options: LoadOptions) -> tuple[nn.Module, Any]:
     # transformers looks for an adapter beside any model, on the Hub unless it is told otherwise.
     adapter = {"cache_dir": options.cache_folder, "local_files_only": options.local_files_only}
     model_kwargs["adapter_kwargs"] = {**adapter, **(model_kwargs.get("adapter_kwargs") or {})}
-    body = AutoModel.from_pretrained(path, **model_kwargs)
+    body, report = AutoModel.from_pretrained(path, **{**model_kwargs, "output_loading_info": True})
+    check_complete(base, report)
     return body.eval(), tokenizer
+
+
+def check_complete(base: str, report: Mapping[str, Any]) -> None:
+    """Check that every weight came from the model's files; transformers makes up the others at random and goes on.
+
+    Args:
+        base: The model's name, for the message.
+        report: What ``from_pretrained(..., output_loading_info=True)`` says of the loading.
+
+    Raises:
+        ValueError: Weights are missing, or have another shape than the configuration says.
+    """
+    lost = sorted(map(str, [*report.get("missing_keys", ()), *report.get("mismatched_keys", ())]))
+    if lost:
+        raise ValueError(
+            f"{len(lost)} weights of {base} are not in its files, such as {', '.join(lost[:3])}: the model is "
+            "incomplete or of another kind, or a library that reads its files is too old (pip install -U gguf)"
+        )
 
 
 def _load_tokenizer(path: str, kwargs: dict[str, Any], options: LoadOptions) -> Any:  # noqa: ANN401

@@ -132,9 +132,14 @@ def _dequantise(gguf_file: Path, target: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
+    from .body import check_complete
+
     source = str(gguf_file.parent)
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=gguf_file.name)
-    quantised = AutoModel.from_pretrained(source, gguf_file=gguf_file.name, dtype=torch.float32)
+    quantised, report = AutoModel.from_pretrained(
+        source, gguf_file=gguf_file.name, dtype=torch.float32, output_loading_info=True
+    )
+    check_complete(gguf_file.name, report)
     config = quantised.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights are plain float32 now, and a quantised model refuses to be saved

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel
 
@@ -419,3 +421,13 @@ def test_numpy_integers_are_whole_numbers(base):
     assert (model[-1].k, model.max_seq_length) == (4, 64)
     expected = dysem_st.build(base(), languages=["en"], k=4, layers=2, max_seq_length=64)
     np.testing.assert_array_equal(model.encode("a text"), expected.encode("a text"))
+
+
+def test_weights_that_are_not_in_the_files_are_refused_and_not_made_up(base, tmp_path):
+    folder = tmp_path / "incomplete"
+    shutil.copytree(base(), folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"1 weights of .*incomplete.*layers\.1\.mlp\.up_proj\.weight"):
+        dysem_st.build(str(folder), languages=["en"])
