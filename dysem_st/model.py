@@ -140,7 +140,8 @@ def load(name_or_path: str | Path, **kwargs: Any) -> SentenceTransformer:  # noq
             English or language-specific prompts; see ``dysem-st presets``) or a Hub repository, tried in this order.
         kwargs: Any argument of `build`, replacing what was saved (``base`` for another copy of the LLM,
             ``translator``, ``k``, ...), sentence-transformers' own among them.
-            ``calibration=None`` drops a calibration.
+            ``calibration=None`` drops a calibration. With a saved model, ``revision`` is that of its own repository;
+            the base's is in its configuration.
 
     Returns:
         A stock `SentenceTransformer`. No ``trust_remote_code`` is needed: only this package's modules and
@@ -201,6 +202,8 @@ def _preset_arguments(preset: Preset, overrides: Mapping[str, Any]) -> dict[str,
         "calibration": preset.calibration,
         **preset.settings,
     }
+    if "base" in overrides:
+        arguments["base_license"] = None  # what was said of the old base does not hold of another
     if "views" in overrides or "languages" in overrides:
         arguments.pop("views", None)
         arguments.pop("languages", None)

@@ -81,8 +81,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_body(name: str) -> torch.nn.Module:
+    """The tiny random body of a configuration above."""
+    return random_body(*CONFIGS[name])
+
+
+def random_body(model_type: str, settings: dict) -> torch.nn.Module:
     """A tiny random body whose norms have random weights too, so that reading past one shows."""
-    model_type, settings = CONFIGS[name]
     torch.manual_seed(0)
     body = AutoModel.from_config(AutoConfig.for_model(model_type, **{**COMMON, **settings})).float().eval()
     with torch.no_grad():

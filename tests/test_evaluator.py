@@ -3,7 +3,9 @@
 import math
 
 import pytest
+import torch
 from scipy.stats import pearsonr, spearmanr
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 import dysem_st
 from dysem_st import SimilarityEvaluator
@@ -40,3 +42,11 @@ def test_a_constant_prediction_is_nan_with_a_warning(model):
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="4, 4 and 3"):
         SimilarityEvaluator(FIRST, SECOND, GOLD[:3])
+
+
+def test_the_stock_evaluator_scores_plain_cosine_where_told_and_nothing_else(model):
+    vectors = [dysem_st.unpack(model.encode(texts))[0] for texts in (FIRST, SECOND)]
+    plain = torch.cosine_similarity(*vectors).tolist()
+    told = EmbeddingSimilarityEvaluator(FIRST, SECOND, GOLD, similarity_fn_names=["cosine"])(model)
+    assert told["spearman_cosine"] == pytest.approx(spearmanr(GOLD, plain)[0], abs=1e-6)
+    assert EmbeddingSimilarityEvaluator(FIRST, SECOND, GOLD)(model) == {}

@@ -235,3 +235,10 @@ def test_a_name_near_nothing_is_answered_with_every_preset(tmp_path):
 def test_an_absent_base_is_an_error_that_names_it(tmp_path):
     with pytest.raises(OSError, match="absent-folder"):
         dysem_st.load("llama3.1-8b", base=str(tmp_path / "absent-folder"))
+
+
+def test_a_preset_on_another_base_claims_no_license_of_the_old_one(base):
+    arguments = {"languages": ["en"], "prompt": "source-text"}
+    assert dysem_st.load("dysem/llama3.1-8b", base=base(), **arguments)[0].reader_config.base_license is None
+    stated = dysem_st.load("dysem/llama3.1-8b", base=base(), base_license="mit", **arguments)
+    assert stated[0].reader_config.base_license == "mit"

@@ -8,8 +8,8 @@ from functools import cache
 import oracle
 import pytest
 import torch
-from conftest import COMMON, CONFIGS, GQA, make_body, make_tokenizer
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from conftest import COMMON, CONFIGS, GQA, make_body, make_tokenizer, random_body
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import dysem_st
 from dysem_st import BlockLayout
@@ -92,15 +92,6 @@ def all_hooks(body):
 
 def count(hooks):
     return sum(map(len, hooks.values()))
-
-
-def tiny(model_type, settings):
-    torch.manual_seed(0)
-    body = AutoModel.from_config(AutoConfig.for_model(model_type, **{**COMMON, **settings})).float().eval()
-    with torch.no_grad():
-        for parameter in body.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return body
 
 
 def build(base, **kwargs):
@@ -365,7 +356,7 @@ def test_a_body_that_is_not_called_once_is_an_error():
 def test_an_unknown_architecture_is_refused_with_what_was_found_and_what_to_pass(
     model_type, settings, blocks, children
 ):
-    body = tiny(model_type, settings)
+    body = random_body(model_type, settings)
     for call in (find_layout, build):
         with pytest.raises(ValueError) as error:
             call(body)
@@ -379,7 +370,7 @@ def test_an_unknown_architecture_is_refused_with_what_was_found_and_what_to_pass
 @pytest.mark.parametrize(("model_type", "settings"), [("gptj", GPTJ), ("gpt_neo", GPT_NEO)])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_right_layout_makes_another_architecture_work(model_type, settings, component):
-    body = tiny(model_type, settings)
+    body = random_body(model_type, settings)
     layout = {"layers": "h", "attention": "attn", "ffn": "mlp"}
     model = build(body, layout=layout, component=component)
     features = model[0].preprocess(["A man plays.", "A longer text about apples, guitars and words."])
@@ -432,7 +423,7 @@ def test_a_layout_that_keeps_the_identity_is_taken_in_both_precisions(name, dtyp
     ("opt", OPT, {"layers": "decoder.layers", "ffn": "fc1"}),
 ])  # fmt: skip
 def test_a_layout_that_names_a_module_of_another_width_is_refused(name, settings, layout):
-    body = make_body(name) if settings is None else tiny(name, settings)
+    body = make_body(name) if settings is None else random_body(name, settings)
     with pytest.raises(ValueError, match="layout"):
         build(body, layout=layout)
 
